@@ -13,7 +13,7 @@ import (
 const maxEnded = 5000
 
 // foldEnded books the use of ended workloads to their nearest remaining ancestor, or to system, as
-// if the meter had not observed them, until no more than most of them remain. It folds those that
+// if the agent had not observed them, until no more than most of them remain. It folds those that
 // ended first. The sums stay the same. An ancestor gets this use as a further row, of a life that began and
 // ended in the window, since the ancestor's totals do not count it.
 func foldEnded(w *usage.Window, most int) {

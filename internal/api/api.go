@@ -51,8 +51,8 @@ type Ledger interface {
 	// range, in order. Groups that f removes from the first are not in the others if q.Top is set.
 	EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error
 	Nodes(ctx context.Context, s query.Scope) ([]query.Node, error)
-	// Below lists the servers that send their rows to this one.
-	Below(ctx context.Context, s query.Scope) ([]query.Source, error)
+	// DownstreamServers lists the servers that send their rows to this one.
+	DownstreamServers(ctx context.Context, s query.Scope) ([]query.Source, error)
 	// Dimensions counts the workloads that have a value of each optional dimension.
 	Dimensions(ctx context.Context, s query.Scope) ([]query.DimensionCount, error)
 	// Workloads lists workloads that used something in the range of q and match its filters,

@@ -137,7 +137,7 @@ func (b *book) Nodes(_ context.Context, s query.Scope) ([]query.Node, error) {
 	return list, b.err
 }
 
-func (b *book) Below(_ context.Context, s query.Scope) ([]query.Source, error) {
+func (b *book) DownstreamServers(_ context.Context, s query.Scope) ([]query.Source, error) {
 	if !s.All {
 		return nil, b.err
 	}

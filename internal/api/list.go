@@ -55,7 +55,7 @@ func (h *handler) clusters(ctx context.Context, p *listParams) (*response, error
 }
 
 func (h *handler) sources(ctx context.Context, p *nodesParams) (*response, error) {
-	list, err := h.ledger.Below(ctx, p.scope)
+	list, err := h.ledger.DownstreamServers(ctx, p.scope)
 	if err != nil {
 		return nil, err
 	}

@@ -116,7 +116,7 @@ func (m museum) Dimensions(context.Context, query.Scope) ([]query.DimensionCount
 	return []query.DimensionCount{{Dimension: query.ByJob, Workloads: 1<<53 + 1}, {Dimension: query.ByNamespace}}, nil
 }
 
-func (m museum) Below(context.Context, query.Scope) ([]query.Source, error) {
+func (m museum) DownstreamServers(context.Context, query.Scope) ([]query.Source, error) {
 	if m.empty {
 		return nil, nil
 	}

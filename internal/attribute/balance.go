@@ -61,7 +61,7 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 			switch {
 			case acc.tickStart == usage.StartFirst:
 				t.Whole[i] = sum[i]
-			case t.Whole[i] < 0: // a device was removed while the meter was away
+			case t.Whole[i] < 0: // a device was removed while measuring was interrupted
 				t.Whole[i], q = sum[i], usage.Apportioned
 			}
 			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-sum[i], &acc.skew[i])
@@ -259,7 +259,7 @@ func (a *account) identify() *usage.Identity {
 }
 
 // addMachineTotals books what the machine did as a whole. A total that falls because a device was
-// removed while the meter was away continues from there. Totals cover the whole tick, even a late one or one after a pause,
+// removed while measuring was interrupted continues from there. Totals cover the whole tick, even a late one or one after a pause,
 // since CPU time and memory are booked for all of it too, unless memory is unknown.
 func (acc *Accounts) addMachineTotals(s *usage.Snapshot) {
 	use := usage.Usage{Covered: time.Duration(acc.elapsed)}

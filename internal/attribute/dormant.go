@@ -9,7 +9,7 @@ import (
 // that lasts, its share of the previous tick is used again, except for integrals over time.
 
 // canBeDormant reports whether a's share must be that of the previous tick: its readings are the same,
-// and no child, virtual machine, end, restart of the meter, late tick, long pause or restored reading can change the share.
+// and no child, virtual machine, end, restart of measuring, late tick, long pause or restored reading can change the share.
 func (acc *Accounts) canBeDormant(a *account) bool {
 	return a.unchanged && a.childValues == [nestedSlots]int64{} && a.parent != nil && a.guest == nil && a.held == nil &&
 		!a.final && !a.uncertain && a.stale.set == 0 && acc.tickStart == usage.StartContinued && !acc.tooLong && acc.coveredTime() > 0 && !acc.noDormancy

@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Between two checkpoints groups end. If the meter is killed then, the kernel shows their use in the
-// counters of the groups above only. So the meter writes a record of each end at once. Restored
+// Between two checkpoints groups end. If the agent is killed then, the kernel shows their use in the
+// counters of the groups above only. So the agent writes a record of each end at once. Restored
 // accounts show these groups as ended in their first snapshot: their use is booked by name, once,
 // and the remainder above is less by it.
 
@@ -187,7 +187,7 @@ func (r *restorer) ends() {
 }
 
 // isSame reports whether e is of a life. Where the kernel's id is unavailable, its workload's id
-// says so: another run of the meter assigns substitutes differently.
+// says so: another run of the agent assigns substitutes differently.
 func (e *end) isSame(l workload.Life, id workload.ID) bool {
 	if max(e.life.ID, l.ID) >= firstSubstituteID {
 		return e.w.ID == id
@@ -235,7 +235,7 @@ func (acc *Accounts) showEnds(s *usage.Snapshot) (*usage.Snapshot, map[usage.Slo
 	return &out, shown
 }
 
-// bookEnd books a group whose end an earlier run of the meter recorded. Counters that include those
+// bookEnd books a group whose end an earlier run of the agent recorded. Counters that include those
 // of other groups are booked like any others, so that no use is booked twice or lost, and are not of
 // better quality than that run recorded; the rest is what that run booked. Energy is divided later.
 func (acc *Accounts) bookEnd(a *account, e *end) {

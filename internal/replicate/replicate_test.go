@@ -331,7 +331,7 @@ func compare(t *testing.T, below, above *ledger.Ledger) {
 		}
 	}
 	scope := query.Scope{Clusters: []string{"lab"}}
-	sources, err := above.Below(t.Context(), scope)
+	sources, err := above.DownstreamServers(t.Context(), scope)
 	if err != nil || len(sources) != 1 {
 		t.Fatalf("servers below: %+v, %v", sources, err)
 	}

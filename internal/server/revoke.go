@@ -37,7 +37,7 @@ func (r nodeRevoker) find(ctx context.Context, which string) (query.Node, error)
 	if err != nil {
 		return query.Node{}, err
 	}
-	below, err := r.Ledger.Below(ctx, all)
+	below, err := r.Ledger.DownstreamServers(ctx, all)
 	if err != nil {
 		return query.Node{}, err
 	}

@@ -320,7 +320,7 @@ func TestRevoke(t *testing.T) {
 	if err != nil || len(nodes) != 1 || nodes[0].State != "revoked" || nodes[0].Revoked.IsZero() {
 		t.Errorf("nodes: %+v, %v", nodes, err)
 	}
-	sources, err := b.Ledger.Below(t.Context(), query.Scope{All: true})
+	sources, err := b.Ledger.DownstreamServers(t.Context(), query.Scope{All: true})
 	if err != nil || len(sources) != 1 || sources[0].ID != below.Node() || sources[0].State != "revoked" {
 		t.Errorf("servers below: %+v, %v", sources, err)
 	}

@@ -108,7 +108,7 @@ func podSpec(node string) corev1.PodSpec {
 	}
 }
 
-// createPod creates a pod on the i-th machine, which runs at once.
+// createPod creates a pod on the i-th machine, whose agent reports its use from then on.
 func (k *kubeRun) createPod(ctx context.Context, i int) (*kubePod, error) {
 	k.asks.RLock()
 	defer k.asks.RUnlock()
@@ -183,7 +183,7 @@ func (k *kubeRun) lists(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	if len(a.Series) != 1 || len(a.Series[0].Points) != 1 {
-		return 0, fmt.Errorf("lists of pods: %d series, want one", len(a.Series))
+		return 0, fmt.Errorf("lists of pods: %d series, want one with one point", len(a.Series))
 	}
 	return int(a.Series[0].Points[0].Value), nil
 }

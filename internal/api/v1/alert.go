@@ -30,7 +30,7 @@ func AlertOf(a *query.Alert) Alert {
 		Value: strconv.FormatFloat(a.Value, 'g', -1, 64), SilencedBy: append([]string{}, a.SilencedBy...)}
 }
 
-// SortAlerts sorts alerts: those that fire first, then by rule, cluster and labels.
+// SortAlerts sorts alerts: firing before pending, as these words sort, then by rule, cluster and labels.
 func SortAlerts(list []query.Alert) {
 	slices.SortFunc(list, func(a, b query.Alert) int {
 		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(LabelsText(a.Labels), LabelsText(b.Labels)))

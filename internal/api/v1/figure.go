@@ -15,7 +15,7 @@ type figure struct {
 	key    string
 	prefix string // the key in quotes and a colon
 	unit   unit.Unit
-	res    usage.Resource // of resourceAmount and levelAverage; that is used, of unusedAmount and unusedAverage; the total, of unclassifiedAmount
+	res    usage.Resource // its resource; the used one of unusedAmount and unusedAverage; the total of unclassifiedAmount; 0 for energy and power
 	kind   figureKind
 }
 
@@ -28,7 +28,7 @@ const (
 	energySum                            // of all domains
 	idleEnergy                           // energy of idle machines, where it was divided
 	idleEnergyError                      // the error of that, either way
-	powerAverage                         // both energies over the length of the answer; uJ a second are uW
+	powerAverage                         // both energies over the length of the answer
 	unusedAmount                         // what of the resource was reserved and not used
 	unusedAverage                        // the same over the length of the answer
 	unclassifiedAmount                   // what of network traffic has no class
@@ -46,11 +46,11 @@ func makeFigures() (all []figure) {
 		if d.Kind == usage.Integral && d.Level == unit.Byte {
 			add(d.Name+"_average_bytes", unit.Byte, r, levelAverage)
 		}
-		if r == usage.EnergyPackage {
+		if r == usage.EnergyPackage { // derived figures come before the domains
 			add("energy_joules", unit.Microjoule, 0, energySum)
 			add("energy_idle_joules", unit.Microjoule, 0, idleEnergy)
 			add("energy_idle_error_joules", unit.Microjoule, 0, idleEnergyError)
-			add("energy_average_watts", unit.Microjoule, 0, powerAverage)
+			add("energy_average_watts", unit.Microjoule, 0, powerAverage) // uJ a second are uW
 		}
 		add(keyOf(d), d.Unit, r, resourceAmount)
 	}
@@ -65,7 +65,7 @@ func makeFigures() (all []figure) {
 // isUnused reports whether the figure is of what was reserved and not used.
 func (f figure) isUnused() bool { return f.kind == unusedAmount || f.kind == unusedAverage }
 
-// reservable is the index of the figure's resource in query.Reservable.
+// reservable returns the index of the figure's resource in query.Reservable, or -1.
 func (f *figure) reservable() int {
 	return slices.IndexFunc(query.Reservable[:], func(r query.Reserving) bool { return r.Used == f.res })
 }

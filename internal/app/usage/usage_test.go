@@ -117,7 +117,7 @@ func (b *book) VMs(_ context.Context, from, to time.Time, _ query.Scope) ([]quer
 	return []query.VM{v}, nil
 }
 
-func (b *book) Below(context.Context, query.Scope) ([]query.Source, error) {
+func (b *book) DownstreamServers(context.Context, query.Scope) ([]query.Source, error) {
 	return []query.Source{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "core-1", Cluster: "eu", Nodes: 2, Pages: 17, Epoch: "EPOCH", Seen: noon, State: "behind"}}, nil
 }
 

@@ -1,6 +1,6 @@
 // Package gpu reads the meters of NVIDIA's accelerators through mete-nvml, a separate
 // process: their library needs a dynamic loader and much memory, and its crashes must not
-// end the meter.
+// end the agent.
 package gpu
 
 import (

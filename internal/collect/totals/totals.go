@@ -1,5 +1,5 @@
 // Package totals reads the totals of the machine: CPUs, steal, memory, and the traffic of its
-// leaf block devices. Package machine combines it with the other sources.
+// leaf block devices. Package sources combines it with the other sources.
 package totals
 
 import (

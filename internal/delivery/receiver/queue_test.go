@@ -297,12 +297,15 @@ func TestPut(t *testing.T) {
 		"a111/0 b112/9 c113/2 b114/8": "a111/0 b114/8 c113/2",
 	} {
 		s := snapshotStore{nodes: map[string]NodeSnapshot{}}
+		workloads := map[string]int{} // of the window that a node should have
 		at := func(second int) time.Time { return time.Unix(int64(second), 0) }
 		for word := range strings.FieldsSeq(puts) {
 			var second, rows int
 			_, _ = fmt.Sscanf(word[1:], "%d/%d", &second, &rows)
 			n := NodeSnapshot{Node: word[:1], To: at(second), Rows: make([]SnapshotRow, rows)}
-			n.Workloads = rows
+			if n.Workloads = rows; n.To.After(s.nodes[n.Node].To) {
+				workloads[n.Node] = rows
+			}
 			s.put(n, 10, at(100))
 		}
 		var got []string
@@ -310,8 +313,8 @@ func TestPut(t *testing.T) {
 		for node, n := range s.nodes {
 			got = append(got, fmt.Sprintf("%s%d/%d", node, n.To.Unix(), len(n.Rows)))
 			rows += len(n.Rows)
-			if n.Workloads != len(n.Rows) {
-				t.Errorf("%s: node %s has %d rows of %d workloads", puts, node, len(n.Rows), n.Workloads)
+			if n.Workloads != workloads[node] {
+				t.Errorf("%s: node %s has %d workloads, want %d", puts, node, n.Workloads, workloads[node])
 			}
 		}
 		slices.Sort(got)
@@ -322,7 +325,7 @@ func TestPut(t *testing.T) {
 }
 
 // TestNewSnapshot checks which rows a snapshot has: those with use, and the busiest of them if not all
-// fit. It also checks which rows do not count as workloads.
+// fit. It also checks which rows count as workloads, with a row or without.
 func TestNewSnapshot(t *testing.T) {
 	id := func(kind workload.Kind) workload.ShortID {
 		short, ok := workload.ShortIDOf(workload.NewID("n", kind, ""))
@@ -352,8 +355,8 @@ func TestNewSnapshot(t *testing.T) {
 		{5, 3, []workload.ShortID{1, id(workload.System), 3, id(workload.Idle), 4}},
 		{4, 3, []workload.ShortID{3, 4, 1, id(workload.System)}},
 		{3, 3, []workload.ShortID{3, 4, 1}},
-		{1, 1, []workload.ShortID{3}},
-		{0, 0, nil},
+		{1, 3, []workload.ShortID{3}},
+		{0, 3, nil},
 	} {
 		s := newSnapshot("n", w, time.Second, c.room)
 		var got []workload.ShortID

@@ -31,10 +31,10 @@ type SnapshotRow struct {
 	Amounts  live.Figures // of the window: see [live.FiguresOf]
 }
 
-// newSnapshot makes a snapshot of a window whose times by corrects, with at most maxRows rows:
+// newSnapshot makes a snapshot of a window, its times moved by correction, with at most maxRows rows:
 // those that used the most CPU time.
-func newSnapshot(node string, w *usage.Window, by time.Duration, maxRows int) NodeSnapshot {
-	s := NodeSnapshot{Node: node, From: walltime.Start(w, by), To: walltime.End(w, by)}
+func newSnapshot(node string, w *usage.Window, correction time.Duration, maxRows int) NodeSnapshot {
+	s := NodeSnapshot{Node: node, From: walltime.Start(w, correction), To: walltime.End(w, correction)}
 	s.Present = live.PresentOf(metric.PartsOf(node, w), &w.Total, s.To.Sub(s.From))
 	s.CPUs = w.CPUs
 	var rows []*usage.Row
@@ -49,23 +49,26 @@ func newSnapshot(node string, w *usage.Window, by time.Duration, maxRows int) No
 			rows = append(rows, r)
 		}
 	}
+	system, _ := workload.ShortIDOf(workload.NewID(node, workload.System, ""))
+	idle, _ := workload.ShortIDOf(workload.NewID(node, workload.Idle, ""))
+	isResidual := func(r *usage.Row) bool { return r.ShortID == system || r.ShortID == idle }
+	for _, r := range rows {
+		if !isResidual(r) {
+			s.Workloads++
+		}
+	}
 	if len(rows) > maxRows {
 		slices.SortStableFunc(rows, func(a, b *usage.Row) int { return cmp.Compare(b.Usage.Amount[usage.CPU], a.Usage.Amount[usage.CPU]) })
 		rows = rows[:maxRows]
 	}
-	system, _ := workload.ShortIDOf(workload.NewID(node, workload.System, ""))
-	idle, _ := workload.ShortIDOf(workload.NewID(node, workload.Idle, ""))
 	s.Rows = make([]SnapshotRow, len(rows))
 	for i, r := range rows {
-		s.Rows[i] = SnapshotRow{r.ShortID, r.ShortID == system || r.ShortID == idle, live.FiguresOf(&r.Usage)}
-		if !s.Rows[i].Residual {
-			s.Workloads++
-		}
+		s.Rows[i] = SnapshotRow{r.ShortID, isResidual(r), live.FiguresOf(&r.Usage)}
 	}
 	return s
 }
 
-// snapshotShare is the part of all rows that one node may have: one snapshotShare-th.
+// snapshotShare limits a node to 1/snapshotShare of all rows.
 const snapshotShare = 8
 
 // A snapshotStore holds the latest window of each node.
@@ -96,7 +99,7 @@ func (s *snapshotStore) put(n NodeSnapshot, maxRows int, stale time.Time) {
 			delete(s.nodes, first.Node)
 			continue
 		}
-		first.Rows, first.Workloads = nil, 0
+		first.Rows = nil
 		s.nodes[first.Node] = first
 	}
 }

@@ -17,7 +17,7 @@ type keptPod struct {
 	*corev1.Pod         // without its specification
 	reserved            []pod.Reservation
 	scheduled, finished time.Time
-	guessed             bool // finished is only not later than the end
+	guessed             bool // the time of the end is not known; it was at finished or later
 	failure             podFailure
 }
 
@@ -28,10 +28,13 @@ var requestOptions = helpers.PodResourcesOptions{UseStatusResources: true, InPla
 // maxContainers limits the containers of a pod that have a reservation of their own.
 const maxContainers = 100
 
-// reservationsOf returns what a pod reserves: of each container that runs beside others, and what it reserves beyond these.
-// Init containers run before the others, so they count as far as they reserve more than those together.
+// reservationsOf returns a reservation for each container that runs for the pod's whole life, sidecars included, and then
+// one without a name for the rest: overhead, resources of the pod as a whole, and what an init container requests beyond
+// the sum of the others, since it runs before them.
+//
+// Limits of containers may sum to more than that of their pod, as in its specification.
 func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
-	rest := levelsOf(helpers.PodRequests(p, requestOptions), nil)
+	left := levelsOf(helpers.PodRequests(p, requestOptions), nil)
 	limits := helpers.PodLimits(p, requestOptions)
 	containers := besides(p)
 	containers = containers[:min(len(containers), maxContainers)] // the others are in the pod's own part
@@ -49,26 +52,26 @@ func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
 		options := requestOptions
 		options.InPlacePodLevelResourcesVerticalScalingEnabled = false // the status is that of all containers
 		l := levelsOf(helpers.PodRequests(alone, options), helpers.PodLimits(alone, options))
-		rest.CPU, rest.Memory, rest.Storage, rest.GPU = rest.CPU-l.CPU, rest.Memory-l.Memory, rest.Storage-l.Storage, rest.GPU-l.GPU
+		left.CPU, left.Memory, left.Storage, left.GPU = left.CPU-l.CPU, left.Memory-l.Memory, left.Storage-l.Storage, left.GPU-l.GPU
 		// A limit of the pod limits each of its containers.
-		limit := func(v, rest *int64, limited bool) {
+		limit := func(v, ofPod *int64, limited bool) {
 			if *v == pod.NoLimit && limited {
 				*v = 0
 			}
-			*rest -= max(*v, 0)
+			*ofPod -= max(*v, 0)
 		}
 		limit(&l.CPULimit, &podLimits.CPULimit, limitedCPU)
 		limit(&l.MemoryLimit, &podLimits.MemoryLimit, limitedMemory)
 		list = append(list, pod.Reservation{Container: c.Name, Levels: l.Cap()})
 	}
 	if overhead := levelsOf(p.Spec.Overhead, nil); limitedCPU || overhead.CPU > 0 && podLimits.CPULimit > 0 {
-		rest.CPULimit = max(podLimits.CPULimit, 0)
+		left.CPULimit = max(podLimits.CPULimit, 0)
 	}
 	if overhead := levelsOf(p.Spec.Overhead, nil); limitedMemory || overhead.Memory > 0 && podLimits.MemoryLimit > 0 {
-		rest.MemoryLimit = max(podLimits.MemoryLimit, 0)
+		left.MemoryLimit = max(podLimits.MemoryLimit, 0)
 	}
-	if rest = rest.Cap(); rest != (pod.Levels{CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}) {
-		list = append(list, pod.Reservation{Levels: rest})
+	if left = left.Cap(); left != (pod.Levels{CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}) {
+		list = append(list, pod.Reservation{Levels: left})
 	}
 	return list
 }
@@ -110,7 +113,7 @@ func levelsOf(requests, limits corev1.ResourceList) (l pod.Levels) {
 	return l
 }
 
-// most is more than any machine has, and its thousandths fit an int64.
+// most is a cap on thousandths that no machine reaches.
 const most = 1 << 50
 
 // thousandths returns a quantity in thousandths; one that no machine has may be less.
@@ -188,26 +191,29 @@ func lastEnd(list []corev1.ContainerStatus) (at time.Time) {
 	return at
 }
 
-// A putMark is how far the rows of what pods reserve are put.
+// A putMark is the progress of writing what pods reserved, in passes. A pass writes all minutes before until, some pods at a
+// time.
 type putMark struct {
-	until time.Time // those of earlier minutes
-	after int64     // of pods up to this number; 0 is none
-	done  bool      // of all pods
+	until time.Time
+	after int64 // number of the last pod that the pass wrote; 0: no pass is running
+	done  bool  // the pass wrote all minutes of all pods so far
 }
 
 const (
 	// putLag is how long after a minute its rows are put, so that most of what happened in it is known.
 	putLag = 5 * time.Second
-	// putTime limits the transactions between those of pods that change.
+	// putTime is how long one call writes before it returns, so that changes of pods are not kept waiting.
 	putTime = 2 * time.Second
 )
 
-// putReserved puts what pods reserved up to the last whole minute, of some pods at a time.
+// putReserved continues a pass, or begins one where a minute has ended since the last, or the last failed.
 func (w *Watcher) putReserved(ctx context.Context) error {
-	if until := time.Now().Add(-putLag).Truncate(time.Minute); w.put.after == 0 && (!w.put.done || !until.Equal(w.put.until)) {
+	if w.put.after == 0 {
+		until := time.Now().Add(-putLag).Truncate(time.Minute)
+		if w.put.done && until.Equal(w.put.until) {
+			return nil
+		}
 		w.put.until, w.put.done = until, true
-	} else if w.put.after == 0 {
-		return nil
 	}
 	for began := time.Now(); time.Since(began) < putTime; {
 		last, done, err := w.ledger.PutReserved(ctx, w.lease, w.put.until, w.seen, w.put.after)

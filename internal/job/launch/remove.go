@@ -20,7 +20,7 @@ func (g *Group) Remove() bool {
 	all := true
 	for _, p := range slices.Concat(g.parts, g.abandoned) {
 		p.close()
-		if !g.remove(p) {
+		if !g.removePart(p) {
 			all = false
 		}
 		closeLock(p.lock)
@@ -34,15 +34,16 @@ func (g *Group) Remove() bool {
 // usually a millisecond, longer on a busy machine.
 const exitGrace = time.Second
 
-// remove retries for exitGrace.
-func (g *Group) remove(p *part) bool {
+// removePart removes the groups of one part. It retries for exitGrace, while the last processes exit, and gives up at once
+// if any part of the job has processes.
+func (g *Group) removePart(p *part) bool {
 	end, pause := time.Now().Add(exitGrace), 100*time.Microsecond
-	for !g.rmdir(p.dir) {
+	for !g.removeEmpty(p.dir) {
 		if len(g.Members()) > 0 {
 			return false
 		}
 		if time.Now().After(end) {
-			return g.rmdir(p.dir) // this process may have been stopped for all that time
+			return g.removeEmpty(p.dir) // this process may have been stopped for all that time
 		}
 		time.Sleep(pause)
 		pause = min(2*pause, 20*time.Millisecond)
@@ -50,8 +51,8 @@ func (g *Group) remove(p *part) bool {
 	return true
 }
 
-// rmdir removes the empty groups in dir and dir itself.
-func (g *Group) rmdir(dir string) bool {
+// removeEmpty removes the groups in dir and dir itself, and reports whether none is left.
+func (g *Group) removeEmpty(dir string) bool {
 	gone := true
 	g.walk(dir, func(dir string) {
 		if err := g.h.Rmdir(dir); err != nil && !errors.Is(err, fault.ErrNotFound) {
@@ -79,7 +80,7 @@ func (g *Group) sweep(dir string) {
 		}
 		old := path.Join(dir, e.Name())
 		if fd := lockDir(g.h, old, unix.LOCK_EX); fd >= 0 {
-			g.rmdir(old)
+			g.removeEmpty(old)
 			closeLock(fd)
 		}
 	}

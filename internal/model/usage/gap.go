@@ -10,7 +10,7 @@ const (
 	StartContinued StartReason = iota
 	// StartFirst: counting began with it; it excludes earlier use.
 	StartFirst
-	// StartResumed: the meter was away, and its checkpoint remained. Counters are complete from the
+	// StartResumed: measuring was interrupted, and its checkpoint remained. Counters are complete from the
 	// end of the previous window; the covered time is shorter.
 	StartResumed
 	// StartBooted: the machine rebooted, and the window begins at 0 of CLOCK_BOOTTIME. Counters are
@@ -18,7 +18,7 @@ const (
 	StartBooted
 )
 
-// CoversPause reports whether the window also covers time in which its meter was away.
+// CoversPause reports whether the window also covers time in which measuring was interrupted.
 func (r StartReason) CoversPause() bool { return r == StartResumed || r == StartBooted }
 
 // A Gap is time for which data is missing or incomplete.
@@ -38,7 +38,7 @@ const (
 	// Rebooted: the machine went down. The use between the last window and the machine's end was
 	// lost with the kernel's counters.
 	Rebooted
-	// Unwatched: the meter was away. Counters are complete. The use of groups that ended meanwhile
+	// Unwatched: the agent did not run. Counters are complete. The use of groups that ended meanwhile
 	// is in their parents; their memory is not known.
 	Unwatched
 	// Overflow: the spool was full, and windows were dropped.
@@ -51,12 +51,12 @@ const (
 	StateLost
 	// Refused: the server refused a batch as invalid.
 	Refused
-	// Killed: the meter of one job was killed. The job's use from then on is not known.
+	// Killed: mete run was killed, which measured one job. The job's use from then on is not known.
 	Killed
 	// MeterFailed: an energy meter could not be used. A model replaces a meter in the machine; the
 	// machine's own figures replace a meter outside it. Nothing else is missing.
 	MeterFailed
-	// Overlapped: a window that its meter closed after a pause also covered time that is booked,
+	// Overlapped: a window that an agent closed after a pause also covered time that is booked,
 	// so the server removed it. The use in the rest of its time is not known.
 	Overlapped
 )

@@ -30,8 +30,7 @@ type Reading struct {
 	Own Set
 	// Apportioned marks values that the source divided by a rule.
 	Apportioned Set
-	// Counted marks counters that the meter itself counts: they start at zero with each start of
-	// the meter.
+	// Counted marks counters that the agent itself counts: they start at zero each time it starts.
 	Counted Set
 	// Value holds the value of each metered resource but those by class of traffic, see Group.Classes; no group
 	// shows energy.

@@ -31,7 +31,7 @@ type Row struct {
 	// Total is, for the counters and integrals in Has, the cumulative amount that
 	// was booked to this workload since its life began, this window included, modulo
 	// 2^63, which 1 TiB of memory reaches in 97 days. It only grows up to there, also
-	// over restarts of the meter. A total less than Usage restarted from zero in this
+	// over restarts of the agent. A total less than Usage restarted from zero in this
 	// window. Of what is not in Has it is that of the row before plus Usage.
 	Has   Set
 	Total [Limit]int64

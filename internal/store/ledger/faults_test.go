@@ -45,7 +45,7 @@ func TestFaults(t *testing.T) {
 	try("nodes of clusters", func(ctx context.Context) error {
 		return second(l.Nodes(ctx, query.Scope{Clusters: []string{"c"}}))
 	})
-	try("sources", func(ctx context.Context) error { return second(l.Below(ctx, all)) })
+	try("sources", func(ctx context.Context) error { return second(l.DownstreamServers(ctx, all)) })
 	try("streams", func(ctx context.Context) error { return second(l.Streams(ctx, query.StreamQuery{Scope: all})) })
 	try("gaps", func(ctx context.Context) error { return second(l.Gaps(ctx, day, end, "", all)) })
 	try("uptimes", func(ctx context.Context) error { return second(l.Uptimes(ctx, day, end, "", all)) })

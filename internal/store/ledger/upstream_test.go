@@ -1250,7 +1250,7 @@ func TestVolumesAbove(t *testing.T) {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
 		nodes, err := above.Nodes(t.Context(), query.Scope{All: true})
-		lower, err2 := above.Below(t.Context(), query.Scope{All: true})
+		lower, err2 := above.DownstreamServers(t.Context(), query.Scope{All: true})
 		if err := errors.Join(err, err2); err != nil || slices.ContainsFunc(nodes, func(n query.Node) bool { return strings.Contains(n.Name, "volumes") }) ||
 			slices.ContainsFunc(lower, func(s query.Source) bool { return s.Nodes != len(nodes) }) {
 			t.Errorf("%s: nodes %+v, sources %+v, %v", when, nodes, lower, err)

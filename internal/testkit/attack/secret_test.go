@@ -81,10 +81,13 @@ func TestSecrets(t *testing.T) {
 	s.CheckSecrets(t, secrets...)
 	for _, path := range []string{"/metrics", "/v1/health", "/v1/sources", "/v1/alerts", "/api/v1/rules", "/api/v1/alertmanagers", "/api/v1/status/config", "/api/v1/status/flags", "/v1/audit",
 		"/api/v1/query?query=%7B__name__!=%22%22%7D", "/api/v1/series?match[]=%7B__name__!=%22%22%7D", "/v1/gaps", "/v1/uptime"} {
-		body := s.Do(t, "GET", path, nil, attack.Bearer(s.admin)...).Body
+		answer := s.Do(t, "GET", path, nil, attack.Bearer(s.admin)...)
+		if answer.Status != 200 {
+			t.Errorf("%s: %d %.300s", path, answer.Status, answer.Body)
+		}
 		for _, secret := range secrets {
-			if strings.Contains(body, secret) {
-				t.Errorf("%s has the secret %s: %.300s", path, secret, body)
+			if strings.Contains(answer.Body, secret) {
+				t.Errorf("%s has the secret %s: %.300s", path, secret, answer.Body)
 			}
 		}
 	}

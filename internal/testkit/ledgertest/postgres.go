@@ -102,13 +102,13 @@ func start() (_ *server, err error) {
 			err = errors.Join(err, os.RemoveAll(s.dir))
 		}
 	}()
-	attr, err := s.owner()
+	attr, err := s.processAttr()
 	if err != nil {
 		return nil, err
 	}
 	data := filepath.Join(s.dir, "data")
 	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = attr, s.dir
+	initdb.SysProcAttr, initdb.Dir = &syscall.SysProcAttr{Credential: attr.Credential}, s.dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
@@ -133,9 +133,9 @@ func start() (_ *server, err error) {
 	return s, s.ready()
 }
 
-// owner gives the directory to the user that runs the server: PostgreSQL refuses root. The
-// server dies with the test program.
-func (s *server) owner() (*syscall.SysProcAttr, error) {
+// processAttr returns the attributes of the server, which dies with the test program, and gives the directory to the user
+// that runs it: PostgreSQL refuses root.
+func (s *server) processAttr() (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
 	if os.Geteuid() != 0 {
 		return attr, nil
@@ -156,7 +156,10 @@ func (s *server) owner() (*syscall.SysProcAttr, error) {
 	return attr, os.Chown(s.dir, uid, gid)
 }
 
-// ready waits until the server answers or has exited.
+// readyTimeout is for how long a server that runs may refuse connections: on a busy machine it recovers slowly.
+const readyTimeout = 2 * time.Minute
+
+// ready waits until the server answers, has exited, or has refused connections for readyTimeout.
 func (s *server) ready() error {
 	db, err := sql.Open("pgx", s.dsn())
 	if err != nil {
@@ -164,8 +167,12 @@ func (s *server) ready() error {
 	}
 	try := time.NewTicker(20 * time.Millisecond)
 	defer try.Stop()
+	late := time.NewTimer(readyTimeout)
+	defer late.Stop()
 	for err = db.Ping(); err != nil; err = db.Ping() {
 		select {
+		case <-late.C:
+			return errors.Join(fmt.Errorf("the server refuses connections for %v: %w\n%s", readyTimeout, err, s.out.String()), s.cmd.Process.Kill(), db.Close())
 		case <-try.C:
 		case ended := <-s.ended:
 			return errors.Join(fmt.Errorf("the server exited: %w\n%s", ended, s.out.String()), db.Close())

@@ -30,7 +30,7 @@ func (c *checkRun) each(f func(scan func(...any) error) error, query string, arg
 
 // checkNodes counts nodes and workloads, and checks the names of nodes and who owns them.
 func (c *checkRun) checkNodes() error {
-	err := c.SQL.QueryRowContext(c.Ctx, "SELECT (SELECT count(*) FROM node n WHERE NOT "+schema.IsVolumes+"), (SELECT count(*) FROM workload WHERE version_of = 0)").Scan(&c.result.Nodes, &c.result.Workloads)
+	err := c.SQL.QueryRowContext(c.Ctx, "SELECT (SELECT count(*) FROM node n WHERE NOT "+schema.IsVolumesOf("n")+"), (SELECT count(*) FROM workload WHERE version_of = 0)").Scan(&c.result.Nodes, &c.result.Workloads)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
@@ -20,8 +21,8 @@ import (
 
 // How long a node is live after its last window, and behind after its last batch.
 const (
-	liveFor  = time.Minute
-	heardFor = 2 * time.Minute
+	liveFor   = time.Minute
+	behindFor = 2 * time.Minute
 	// reportedFor replaces liveFor for nodes of downstream servers, which send minutes once they are
 	// over.
 	reportedFor = 5 * time.Minute
@@ -61,7 +62,7 @@ func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, e
 			(SELECT count(*) FROM stream s WHERE s.node = n.id), (SELECT coalesce(max(s.seen_ns), 0) FROM stream s WHERE s.node = n.id),
 			n.revoked_ns, coalesce(o.source_id, ''),
 			coalesce(h.node_id, ''), coalesce(h.name, ''), coalesce(w.wid, ''), coalesce(w.name, ''), n.nested_ns, n.equal_ns
-			FROM node n LEFT JOIN source o ON o.id = n.source LEFT JOIN node h ON h.id = n.host`+host+` LEFT JOIN workload w ON w.id = n.host_workload WHERE NOT `+schema.IsVolumes+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
+			FROM node n LEFT JOIN source o ON o.id = n.source LEFT JOIN node h ON h.id = n.host`+host+` LEFT JOIN workload w ON w.id = n.host_workload WHERE NOT `+schema.IsVolumesOf("n")+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
 	})
 	return out, db.Wrap(rd.db.Fault(err), "nodes")
 }
@@ -74,15 +75,15 @@ func stateOf(revoked time.Time, booked, heard, live time.Duration) string {
 		return "revoked"
 	case booked < live:
 		return "live"
-	case heard < heardFor:
+	case heard < behindFor:
 		return "behind"
 	}
 	return "silent"
 }
 
-// Below lists the downstream servers that a scope covers, by cluster and name. Their states are
+// DownstreamServers lists the downstream servers that a scope covers, by cluster and name. Their states are
 // those of [Reader.Nodes], for the node that is booked furthest.
-func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source, err error) {
+func (rd *Reader) DownstreamServers(ctx context.Context, s query.Scope) (out []query.Source, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
 	}
@@ -101,7 +102,7 @@ func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source,
 			b.State = stateOf(b.Revoked, now.Sub(b.Through), now.Sub(b.Seen), reportedFor)
 			out = append(out, b)
 			return err
-		}, `SELECT n.source_id, n.name, n.cluster, (SELECT count(*) FROM node b WHERE b.source = n.id AND NOT `+strings.ReplaceAll(schema.IsVolumes, "n.", "b.")+`), n.sequence, n.position,
+		}, `SELECT n.source_id, n.name, n.cluster, (SELECT count(*) FROM node b WHERE b.source = n.id AND NOT `+schema.IsVolumesOf("b")+`), n.sequence, n.position,
 			n.enrolled_ns, n.seen_ns, n.revoked_ns, (SELECT coalesce(max(b.through_ns), 0) FROM node b WHERE b.source = n.id)
 			FROM source n WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.source_id", args...)
 	})
@@ -144,7 +145,10 @@ func (rd *Reader) Streams(ctx context.Context, q query.StreamQuery) (out []query
 	if !q.Scope.All && len(q.Scope.Clusters) == 0 {
 		return nil, nil
 	}
-	after, _ := hex.DecodeString(q.After) // of another text, the part before its first mistake
+	after, err := hex.DecodeString(q.After)
+	if err != nil {
+		return nil, fmt.Errorf("after: %q is not the id of a stream: %w", q.After, fault.ErrInvalid)
+	}
 	args := arguments{after}
 	where := clusterCondition(&args, q.Scope) + oneNode(&args, q.Node) + " ORDER BY s.id"
 	if q.Limit > 0 {
@@ -213,12 +217,12 @@ func (rd *Reader) eachGap(ctx context.Context, from, to time.Time, node string, 
 	err := rd.db.View(ctx, func(v *db.View) error {
 		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			var g query.Gap
-			var from, to, booked, by int64
-			var reason string
-			if err := scan(&g.Node, &g.Name, &from, &to, &reason, &g.Detail, &booked, &by); err != nil {
+			var begin, end, booked, by int64
+			var reason string // "" of a clock shift
+			if err := scan(&g.Node, &g.Name, &begin, &end, &reason, &g.Detail, &booked, &by); err != nil {
 				return err
 			}
-			g.From, g.To, g.Booked, g.Reason, g.Shift = schema.FromNanos(from), schema.FromNanos(to), schema.FromNanos(booked), usage.ParseReason(reason), time.Duration(by)
+			g.From, g.To, g.Booked, g.Reason, g.Shift = schema.FromNanos(begin), schema.FromNanos(end), schema.FromNanos(booked), usage.ParseReason(reason), time.Duration(by)
 			f(&g)
 			return nil
 		}, `SELECT n.node_id, n.name, g.from_ns, g.to_ns, g.reason, g.detail, g.booked_ns, g.by_ns
@@ -249,13 +253,14 @@ func (rd *Reader) Uptimes(ctx context.Context, from, to time.Time, node string, 
 		}
 		gaps := map[int64][]usage.Gap{}
 		const columns = "SELECT n.id, g.from_ns, g.to_ns, g.reason FROM gap g JOIN node n ON n.id = g.node WHERE g.from_ns < %s AND g.to_ns > %s AND g.reason IN %s%s"
+		text := fmt.Sprintf(columns, args.add(schema.ClampNanos(to)), args.add(schema.ClampNanos(from)), args.addList([]string{usage.Rebooted.String(), usage.StateLost.String()}), where)
 		err = db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			var id, begin, end int64
 			var reason string
 			err := scan(&id, &begin, &end, &reason)
 			gaps[id] = append(gaps[id], usage.Gap{From: schema.FromNanos(begin), To: schema.FromNanos(end), Reason: usage.ParseReason(reason)})
 			return err
-		}, fmt.Sprintf(columns, args.add(schema.ClampNanos(to)), args.add(schema.ClampNanos(from)), args.addList([]string{usage.Rebooted.String(), usage.StateLost.String()}), where), args...)
+		}, text, args...)
 		if err != nil {
 			return err
 		}
@@ -263,7 +268,8 @@ func (rd *Reader) Uptimes(ctx context.Context, from, to time.Time, node string, 
 			if n.first.IsZero() || n.through.IsZero() {
 				continue
 			}
-			if n.SetUptime(from, to, n.first, n.through, now.Sub(n.through) >= n.live, gaps[n.id]); n.From.Before(n.To) {
+			n.SetUptime(from, to, n.first, n.through, now.Sub(n.through) >= n.live, gaps[n.id])
+			if n.From.Before(n.To) {
 				out = append(out, n.Uptime)
 			}
 		}
@@ -319,7 +325,7 @@ func listKnown(v *db.View, where string, args arguments) (list []knownNode, err 
 }
 
 // GapTimes returns the total length of all gaps of each node, by id. Nodes without gaps are not in
-// it.
+// it. It sums ms: a sum of ns might not fit an int64.
 func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error) {
 	out := map[string]time.Duration{}
 	err := rd.db.View(ctx, func(v *db.View) error {
@@ -335,8 +341,8 @@ func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error
 }
 
 // Workloads lists the workloads used in a range that match the query's filters, in the order of their
-// keys: at most q.Limit, after q.After. It holds no more of them at once than about twice the limit. The list
-// does not have the reservations of pods.
+// keys: at most q.Limit, after q.After. It holds about twice the limit of them at once, and with SQLite also two
+// minutes for each workload that matches. The list does not have the reservations of pods.
 func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
 	if !q.Scope.All && len(q.Scope.Clusters)+len(q.Scope.Projects) == 0 {
 		return nil, nil
@@ -384,22 +390,23 @@ func (s *selection) findWorkloads(ranges []schema.Range, page *workloadPage) err
 	if err != nil {
 		return err
 	}
-	ends := map[int64]schema.MinuteSpan{}
+	type minutes struct{ first, end int64 }
+	found := map[int64]minutes{}
 	err = s.rd.scanBlocks(s.v, usageBlocks, 0, ranges, false, chosen, func(b *block) error {
 		for i, key := range b.keys {
 			w, _ := schema.SplitKey(key)
 			first, end := b.span(i)
-			if e, ok := ends[w]; ok {
-				first, end = min(first, e.First), max(end, e.Last)
+			if m, ok := found[w]; ok {
+				first, end = min(first, m.first), max(end, m.end)
 			}
-			ends[w] = schema.MinuteSpan{First: first, Last: end}
+			found[w] = minutes{first, end}
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for some := range slices.Chunk(slices.Sorted(maps.Keys(ends)), lookupSize) {
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(found)), lookupSize) {
 		text := fmt.Sprintf("SELECT w.id, w.from_minute, "+firstVersion+", n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s) AND NOT %s%s", schema.NameColumns, s.joins, schema.JoinInts(some), schema.IsCarrier, s.where)
 		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 			var v foundVersion
@@ -409,8 +416,8 @@ func (s *selection) findWorkloads(ranges []schema.Range, page *workloadPage) err
 			if err := scan(append([]any{&v.row, &v.from, &row, &node, &cluster}, r.Targets()...)...); err != nil {
 				return err
 			}
-			e := ends[v.row]
-			page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), PartOf: r.Run(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}, v)
+			m := found[v.row]
+			page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), PartOf: r.Run(), First: time.Unix(m.first*60, 0).UTC(), Last: time.Unix(m.end*60, 0).UTC()}, v)
 			return nil
 		}, text, s.args...)
 		if err != nil {

@@ -187,7 +187,7 @@ func testBelowListed(t *testing.T) {
 	}{{query.Scope{All: true}, all}, {query.Scope{Clusters: []string{"c1"}}, all[:1]}, {query.Scope{Projects: []string{"p"}}, nil}} {
 		var got []query.Source
 		err := ledgertest.Try(t, func() (err error) {
-			got, err = l.Below(t.Context(), c.scope)
+			got, err = l.DownstreamServers(t.Context(), c.scope)
 			return err
 		})
 		if d := cmp.Diff(c.want, got); d != "" || err != nil {

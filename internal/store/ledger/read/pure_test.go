@@ -68,7 +68,7 @@ func TestStateOf(t *testing.T) {
 		{time.Time{}, time.Minute, 0, time.Minute, "behind"},
 		{time.Time{}, 2 * time.Minute, 0, 3 * time.Minute, "live"},
 		{time.Time{}, time.Hour, 119 * time.Second, time.Minute, "behind"},
-		{time.Time{}, time.Hour, heardFor, time.Minute, "silent"},
+		{time.Time{}, time.Hour, behindFor, time.Minute, "silent"},
 		{time.Time{}, time.Hour, 121 * time.Second, time.Minute, "silent"},
 	} {
 		if got := stateOf(c.revoked, c.booked, c.heard, c.live); got != c.want {

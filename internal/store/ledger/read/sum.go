@@ -15,7 +15,7 @@ import (
 func (s *selection) sumGroups(ranges []schema.Range) (*groupSet, error) {
 	gs := newGroups(s.want)
 	var err error
-	if gs.volumes, err = s.nodesWhere(" AND "+schema.IsVolumes, nil); err != nil {
+	if gs.volumes, err = s.nodesWhere(" AND "+schema.IsVolumesOf("n"), nil); err != nil {
 		return nil, err
 	}
 	var single []schema.Range

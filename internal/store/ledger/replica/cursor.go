@@ -1,4 +1,5 @@
-// Package replica sends row states to an upstream server, and takes those of downstream servers.
+// Package replica reads from a ledger the row states that are due to an upstream server, and books those of downstream
+// servers. Package replicate transports them.
 package replica
 
 import (

@@ -4,9 +4,11 @@ package schema
 // containers. Its key is the UID of the pod, a slash, and the name of the container; no other key of these kinds has a slash.
 const IsCarrier = "(w.kind IN ('pod', 'container') AND w.key LIKE '%/%')"
 
-// IsVolumes is the SQL condition that node n is the pseudo-node of a cluster's volumes, and not a machine: see
-// registry.VolumesNode. SQLite's LIKE would ignore case.
-const IsVolumes = "(substr(n.machine_id, length(n.machine_id) - 7) = ' volumes')"
+// IsVolumesOf returns the SQL condition that a node is the pseudo-node of a cluster's volumes, and not a machine: see
+// registry.VolumesNode. node is the name of its row in the statement. SQLite's LIKE would ignore case.
+func IsVolumesOf(node string) string {
+	return "(substr(" + node + ".machine_id, length(" + node + ".machine_id) - 7) = ' volumes')"
+}
 
 // ReservedSuffix ends the names of carriers.
 const ReservedSuffix = " (reserved)"
