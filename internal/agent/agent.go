@@ -17,7 +17,7 @@ import (
 
 	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/collect/sources"
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/guest/publish"
@@ -44,7 +44,7 @@ type Config struct {
 	// belongs to the machine, not to a node.
 	PowerModel string
 	// Directives configures following the server; an empty File keeps its directives in memory only.
-	Directives follower.Config
+	Directives directives.Config
 	// Retired holds the spools of this machine's former node ids.
 	Retired RetiredSpools
 	// Containers are the sockets of the daemons that name containers: Docker and Podman.
@@ -67,7 +67,7 @@ func Default() Config {
 		Spool:   spool.Default(),
 		Sender:  sender.Default(),
 
-		Directives: follower.Default(),
+		Directives: directives.Default(),
 		Projects:   socket.ProjectsFile,
 		Containers: docker.Sockets(),
 	}
@@ -90,7 +90,7 @@ type Agent struct {
 	Spool      *spool.Spool
 	Sender     *sender.Sender
 	GuestRelay *GuestRelay
-	Directives *follower.Follower
+	Directives *directives.Follower
 
 	node       string
 	host       *hostfs.FS
@@ -124,7 +124,7 @@ type Agent struct {
 // A Server takes what the agent measures, and has directives for it.
 type Server interface {
 	sender.Server
-	follower.Server
+	directives.Server
 }
 
 // Open opens the spool, restores the accounts in it, and opens the sources of this machine. It
@@ -163,7 +163,7 @@ func Open(cfg Config, node string, server Server, log *slog.Logger) (_ *Agent, e
 	a.Sender = sender.New(cfg.Sender, a.Spool, server, a.clock, log.With("part", "sender"))
 	cfg.Directives.Node = node
 	classes := classSections{set: a.Machine.SetDirectedClasses}
-	a.Directives = follower.New(cfg.Directives, server, classes.follow(), a.clock, log.With("part", "directives"))
+	a.Directives = directives.New(cfg.Directives, server, classes.follow(), a.clock, log.With("part", "directives"))
 	if cfg.Socket != "" {
 		if cfg.Projects != "" {
 			if a.projects, err = socket.ReadProjects(cfg.Projects); err != nil {

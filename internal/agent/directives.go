@@ -4,7 +4,7 @@ import (
 	"maps"
 
 	"mete.dev/mete/internal/collect/net"
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/model/directive"
 )
 
@@ -16,14 +16,14 @@ type classSections struct {
 }
 
 // follow returns what the agent does with each section that it knows.
-func (c *classSections) follow() map[string]follower.Apply {
-	return map[string]follower.Apply{
+func (c *classSections) follow() map[string]directives.Apply {
+	return map[string]directives.Apply{
 		directive.NetworkClasses: c.applyTo(&c.others),
 		directive.NetworkNode:    c.applyTo(&c.node),
 	}
 }
 
-func (c *classSections) applyTo(section *[]byte) follower.Apply {
+func (c *classSections) applyTo(section *[]byte) directives.Apply {
 	return func(content []byte) error {
 		before := *section
 		*section = content

@@ -6,8 +6,8 @@ import (
 
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/sources"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/guest/publish"
-	"mete.dev/mete/internal/guest/share"
 )
 
 // A GuestRelay passes energy on: to the virtual machines of this machine what each was given, and
@@ -15,7 +15,7 @@ import (
 type GuestRelay struct {
 	machine *sources.Machine
 	guests  *publish.Publisher
-	acked   share.Ack // latest
+	acked   energyshare.Ack // latest
 	log     *slog.Logger
 
 	seen    bool   // the host has given a share
@@ -46,7 +46,7 @@ func (g *GuestRelay) Tick() {
 	g.logChanges(&s)
 	if m := acc.Meters(); m != nil {
 		b, ok := m.BookedShare()
-		if a := (share.Ack{Epoch: b.Epoch, N: b.N, Energy: b.Energy()}); ok && a != g.acked {
+		if a := (energyshare.Ack{Epoch: b.Epoch, N: b.N, Energy: b.Energy()}); ok && a != g.acked {
 			g.acked = a
 			g.machine.Power().Meters.Ack(a)
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/job/socket"
@@ -109,7 +109,7 @@ type Status struct {
 	Streams    []spool.Status   `json:"streams"`
 	GuestRelay GuestRelayStatus `json:"handover"`
 	// Directives are the sections of the server's directives.
-	Directives []follower.SectionStatus `json:"directives"`
+	Directives []directives.SectionStatus `json:"directives"`
 }
 
 // Status returns the agent's state. It is safe for concurrent use.

@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/replicate"
-	_ "mete.dev/mete/internal/testkit/codecs"
+	_ "mete.dev/mete/internal/testkit/wirewarm"
 )
 
 // anyStore takes every page.

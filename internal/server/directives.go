@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/model/directive"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/pod"
@@ -49,8 +49,8 @@ type topologies interface {
 	Node(ctx context.Context, id string) (registry.Node, error)
 }
 
-// directives has the sections that hold for each agent, and tells agents when they change.
-type directives struct {
+// A directiveSource has the sections that hold for each agent, and tells agents when they change.
+type directiveSource struct {
 	ledger     topologies
 	log        *slog.Logger
 	logLimiter httpx.LogLimiter
@@ -92,8 +92,8 @@ type content struct {
 	hash string
 }
 
-func newDirectives(l topologies, log *slog.Logger) *directives {
-	return &directives{ledger: l, log: log, clusters: map[string]*sections{}, changed: make(chan struct{}), ended: make(chan struct{}), waiting: map[string]int{}, rejected: map[string]rejection{}, limiter: httpx.NewRateLimiter(requestRate, requestBurst)}
+func newDirectives(l topologies, log *slog.Logger) *directiveSource {
+	return &directiveSource{ledger: l, log: log, clusters: map[string]*sections{}, changed: make(chan struct{}), ended: make(chan struct{}), waiting: map[string]int{}, rejected: map[string]rejection{}, limiter: httpx.NewRateLimiter(requestRate, requestBurst)}
 }
 
 func newContent(c directive.Classes) *content {
@@ -102,7 +102,7 @@ func newContent(c directive.Classes) *content {
 }
 
 // run reads the topologies of clusters from the ledger until ctx ends.
-func (d *directives) run(ctx context.Context) error {
+func (d *directiveSource) run(ctx context.Context) error {
 	tick := time.NewTicker(topologyInterval)
 	defer tick.Stop()
 	failing := false
@@ -122,13 +122,13 @@ func (d *directives) run(ctx context.Context) error {
 }
 
 // wake makes waiting requests look again. The caller holds mu.
-func (d *directives) wake() {
+func (d *directiveSource) wake() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
 // read reads the topologies that changed.
-func (d *directives) read(ctx context.Context) error {
+func (d *directiveSource) read(ctx context.Context) error {
 	epochs, err := d.ledger.TopologyEpochs(ctx)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (d *directives) read(ctx context.Context) error {
 }
 
 // check logs problems with the addresses of a cluster's nodes.
-func (d *directives) check(cluster string, s *sections) {
+func (d *directiveSource) check(cluster string, s *sections) {
 	if n := s.network.Len(); n > directive.MaxPrefixes {
 		s.tooMany = true
 		if d.logLimiter.Allow("size of "+cluster, time.Now()) {
@@ -193,7 +193,7 @@ func (s *sections) contents(name string) []*content {
 }
 
 // list returns what holds for a node, and the contents. The caller holds mu.
-func (d *directives) list(n registry.Node) (l directive.List, contents []*content) {
+func (d *directiveSource) list(n registry.Node) (l directive.List, contents []*content) {
 	l.Sections = []directive.Section{}
 	s := d.clusters[n.Cluster]
 	if s == nil {
@@ -225,7 +225,7 @@ var errBusy = httpx.WithStatus(errors.New("this node asks for directives too oft
 const busyWait = 10 * time.Second
 
 // await returns what holds for a node, at once if it has another tag than tag, else when it changes or wait is over.
-func (d *directives) await(ctx context.Context, node, tag string, wait time.Duration, rejected []string) (l directive.List, now string, err error) {
+func (d *directiveSource) await(ctx context.Context, node, tag string, wait time.Duration, rejected []string) (l directive.List, now string, err error) {
 	if err := d.admit(node); err != nil {
 		return l, "", err
 	}
@@ -278,7 +278,7 @@ func (d *directives) await(ctx context.Context, node, tag string, wait time.Dura
 }
 
 // sleep waits for a time, until ctx or d ends, or until the timer of over fires.
-func (d *directives) sleep(ctx context.Context, over <-chan time.Time, wait time.Duration) {
+func (d *directiveSource) sleep(ctx context.Context, over <-chan time.Time, wait time.Duration) {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
@@ -290,7 +290,7 @@ func (d *directives) sleep(ctx context.Context, over <-chan time.Time, wait time
 }
 
 // admit counts a request of a node. The error wraps errBusy if the node sent too many.
-func (d *directives) admit(node string) error {
+func (d *directiveSource) admit(node string) error {
 	if wait := d.limiter.Take(node, time.Now()); wait > 0 {
 		return &fault.RetryError{Err: errBusy, After: wait}
 	}
@@ -298,7 +298,7 @@ func (d *directives) admit(node string) error {
 }
 
 // noteRejected notes which sections a node does not follow.
-func (d *directives) noteRejected(node string, names []string) {
+func (d *directiveSource) noteRejected(node string, names []string) {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(sectionNames, name) })
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -315,7 +315,7 @@ func (d *directives) noteRejected(node string, names []string) {
 }
 
 // section returns a content that holds for a node, by its hash.
-func (d *directives) section(ctx context.Context, node, hash string) (*content, error) {
+func (d *directiveSource) section(ctx context.Context, node, hash string) (*content, error) {
 	if err := d.admit(node); err != nil {
 		return nil, err
 	}
@@ -335,7 +335,7 @@ func (d *directives) section(ctx context.Context, node, hash string) (*content, 
 }
 
 // handler serves GET /v1/directives and GET /v1/directives/HASH to the nodes that identify returns.
-func (d *directives) handler(identify func(*http.Request) (node, cluster string, err error)) http.Handler {
+func (d *directiveSource) handler(identify func(*http.Request) (node, cluster string, err error)) http.Handler {
 	serve := func(answer func(w http.ResponseWriter, r *http.Request, node string) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			err := httpx.CheckMethod(w, r, http.MethodGet)
@@ -358,7 +358,7 @@ func (d *directives) handler(identify func(*http.Request) (node, cluster string,
 	return mux
 }
 
-func (d *directives) serveList(w http.ResponseWriter, r *http.Request, node string) error {
+func (d *directiveSource) serveList(w http.ResponseWriter, r *http.Request, node string) error {
 	wait, err := parseWait(r)
 	if err != nil {
 		return err
@@ -366,7 +366,7 @@ func (d *directives) serveList(w http.ResponseWriter, r *http.Request, node stri
 	control, end := http.NewResponseController(w), time.Now().Add(wait+time.Minute)
 	_, _ = control.SetReadDeadline(end), control.SetWriteDeadline(end) // only the writers of tests have no deadlines
 	var rejected []string
-	for name := range strings.SplitSeq(r.Header.Get(follower.HeaderRejected), ",") {
+	for name := range strings.SplitSeq(r.Header.Get(directives.HeaderRejected), ",") {
 		rejected = append(rejected, strings.TrimSpace(name))
 	}
 	tag := strings.TrimPrefix(r.Header.Get("If-None-Match"), "W/") // a proxy may have added that
@@ -400,7 +400,7 @@ func parseWait(r *http.Request) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-func (d *directives) serveSection(w http.ResponseWriter, r *http.Request, node string) error {
+func (d *directiveSource) serveSection(w http.ResponseWriter, r *http.Request, node string) error {
 	if len(r.URL.Query()) > 0 {
 		return fmt.Errorf("there are no parameters: %w", fault.ErrInvalid)
 	}
@@ -424,7 +424,7 @@ type directiveStats struct {
 	Rejected map[string]int64 // nodes that do not follow a section
 }
 
-func (d *directives) stats() directiveStats {
+func (d *directiveSource) stats() directiveStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := directiveStats{Waiting: d.waits, Answers: d.answers, Bytes: d.bytes, Rejected: map[string]int64{}}
@@ -443,7 +443,7 @@ func (d *directives) stats() directiveStats {
 	return s
 }
 
-// Directives implements follower.Server.
+// Directives implements directives.Server.
 func (t Transport) Directives(ctx context.Context, tag string, wait time.Duration, rejected []string) (l directive.List, newTag string, changed bool, err error) {
 	if err := t.server.Authority.CheckAllowed(ctx, t.node); err != nil {
 		return l, "", false, err
@@ -452,7 +452,7 @@ func (t Transport) Directives(ctx context.Context, tag string, wait time.Duratio
 	return l, newTag, newTag != tag, err
 }
 
-// Section implements follower.Server.
+// Section implements directives.Server.
 func (t Transport) Section(ctx context.Context, hash string) ([]byte, error) {
 	if err := t.server.Authority.CheckAllowed(ctx, t.node); err != nil {
 		return nil, err

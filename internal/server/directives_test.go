@@ -19,7 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/model/directive"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/pod"
@@ -77,7 +77,7 @@ func network(zone string, n int) pod.NodeNetwork {
 }
 
 // withDirectives runs f in a bubble with directives that are read in the background.
-func withDirectives(t *testing.T, f func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer, stop func())) {
+func withDirectives(t *testing.T, f func(t *testing.T, d *directiveSource, a *atlas, log *syncbuf.Buffer, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		a, log := &atlas{}, &syncbuf.Buffer{}
 		d := newDirectives(a, slog.New(slog.NewTextHandler(log, nil)))
@@ -94,7 +94,7 @@ func withDirectives(t *testing.T, f func(t *testing.T, d *directives, a *atlas, 
 }
 
 // read returns what a node gets, without waiting: the contents of its sections.
-func (d *directives) readAll(t *testing.T, node string) (tag string, texts []string) {
+func (d *directiveSource) readAll(t *testing.T, node string) (tag string, texts []string) {
 	t.Helper()
 	l, tag, err := d.await(t.Context(), node, "", 0, nil)
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *directives) readAll(t *testing.T, node string) (tag string, texts []str
 }
 
 func TestDirectives(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer, _ func()) {
+	withDirectives(t, func(t *testing.T, d *directiveSource, a *atlas, _ *syncbuf.Buffer, _ func()) {
 		expect := func(node string, want ...string) (tag string) {
 			t.Helper()
 			tag, got := d.readAll(t, node)
@@ -156,14 +156,14 @@ func TestDirectives(t *testing.T) {
 }
 
 func TestDirectivesWait(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer, stop func()) {
+	withDirectives(t, func(t *testing.T, d *directiveSource, a *atlas, _ *syncbuf.Buffer, stop func()) {
 		type answer struct {
 			l    directive.List
 			tag  string
 			err  error
 			took time.Duration
 		}
-		wait := func(ctx context.Context, node, tag string, d *directives, wait time.Duration) chan answer {
+		wait := func(ctx context.Context, node, tag string, d *directiveSource, wait time.Duration) chan answer {
 			out := make(chan answer, 1)
 			go func() {
 				began := time.Now()
@@ -291,7 +291,7 @@ func TestDirectivesLimits(t *testing.T) {
 }
 
 func TestDirectivesRejected(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer, _ func()) {
+	withDirectives(t, func(t *testing.T, d *directiveSource, a *atlas, log *syncbuf.Buffer, _ func()) {
 		say := func(node string, names ...string) {
 			t.Helper()
 			if _, _, err := d.await(t.Context(), node, "", 0, names); err != nil {
@@ -331,7 +331,7 @@ func TestDirectivesRejected(t *testing.T) {
 
 // TestDirectivesOverlap checks that the log says that addresses of nodes overlap, at most once a minute.
 func TestDirectivesOverlap(t *testing.T) {
-	withDirectives(t, func(t *testing.T, _ *directives, a *atlas, log *syncbuf.Buffer, _ func()) {
+	withDirectives(t, func(t *testing.T, _ *directiveSource, a *atlas, log *syncbuf.Buffer, _ func()) {
 		wide := pod.NodeNetwork{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
 		for i, c := range []struct {
 			t    pod.Topology
@@ -357,7 +357,7 @@ func TestDirectivesOverlap(t *testing.T) {
 // TestDirectivesTooMany checks that no agent gets a section with more prefixes than agents take: the list lacks it, so that it
 // expires.
 func TestDirectivesTooMany(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer, _ func()) {
+	withDirectives(t, func(t *testing.T, d *directiveSource, a *atlas, log *syncbuf.Buffer, _ func()) {
 		put := func(prefixes int) {
 			many := pod.Topology{"n1": {Zone: "east"}, "n2": {Zone: "west", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
 			for i := range prefixes - 1 { // one is that of n2
@@ -411,7 +411,7 @@ func TestDirectivesTooMany(t *testing.T) {
 
 // TestDirectivesHTTP checks the answers to requests.
 func TestDirectivesHTTP(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer, _ func()) {
+	withDirectives(t, func(t *testing.T, d *directiveSource, a *atlas, _ *syncbuf.Buffer, _ func()) {
 		many := pod.Topology{}
 		for i := range 100 {
 			many[fmt.Sprintf("n%d", i)] = network("", i)
@@ -480,7 +480,7 @@ func TestDirectivesHTTP(t *testing.T) {
 		if s := d.stats(); s.Bytes < int64(plain.Body.Len()) || s.Answers != 4 {
 			t.Errorf("%+v", s)
 		}
-		do("GET", "/v1/directives", follower.HeaderRejected, directive.NetworkNode+",x")
+		do("GET", "/v1/directives", directives.HeaderRejected, directive.NetworkNode+",x")
 		if s := d.stats(); s.Rejected[directive.NetworkNode] != 1 {
 			t.Errorf("%+v", s)
 		}
@@ -507,7 +507,7 @@ func TestLongWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := follower.NewHTTP(base, srv.Client())
+		h := directives.NewHTTP(base, srv.Client())
 		_, tag, _, err := h.Directives(t.Context(), "", 0, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/model/directive"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/pod"
@@ -22,7 +22,7 @@ func TestFollowServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := follower.NewHTTP(base, id.Client())
+	h := directives.NewHTTP(base, id.Client())
 	l, tag, changed, err := h.Directives(t.Context(), "", 0, nil)
 	if err != nil || !changed || len(l.Sections) != 0 {
 		t.Fatalf("%+v, %q, %t, %v", l, tag, changed, err)
@@ -67,14 +67,14 @@ func TestFollowServer(t *testing.T) {
 	if _, err := h.Section(ctx, directive.HashOf(nil)); !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("unknown section: %v", err)
 	}
-	if _, _, _, err := follower.NewHTTP(base, b.viewer(t, "")).Directives(ctx, "", 0, nil); !errors.Is(err, fault.ErrDenied) {
+	if _, _, _, err := directives.NewHTTP(base, b.viewer(t, "")).Directives(ctx, "", 0, nil); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a viewer: %v", err)
 	}
 	if _, _, _, err := h.Directives(ctx, "", 0, nil); err != nil {
 		t.Error(err)
 	}
 	up := b.enrollAs(t, registry.Upstream, "2", "beta")
-	if _, err := follower.NewHTTP(base, up.Client()).Section(ctx, x.l.Sections[0].Hash); !errors.Is(err, fault.ErrDenied) {
+	if _, err := directives.NewHTTP(base, up.Client()).Section(ctx, x.l.Sections[0].Hash); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a server: %v", err)
 	}
 	// In the same process.

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	_ "mete.dev/mete/internal/testkit/codecs"
+	_ "mete.dev/mete/internal/testkit/wirewarm"
 )
 
 // TestServeLimitsConnections checks that Serve closes the connection of a client that does not identify

@@ -109,7 +109,7 @@ type Server struct {
 	placedRev int64                  // up to which the series have the names of pods
 	Metrics   *tsdb.Store
 
-	directives  *directives
+	directives  *directiveSource
 	prom        *promapi.API
 	queryLog    *promapi.Log // nil without a query log
 	alerts      *alert.Alerts

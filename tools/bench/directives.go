@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/directive"
 )
@@ -58,9 +58,9 @@ func (k *kubeRun) follow(work context.Context, i int) error {
 	o := k.fleet.origins[i]
 	client := *o.client
 	client.Transport = &counting{client.Transport, &k.directed}
-	cfg := follower.Default()
+	cfg := directives.Default()
 	cfg.Node = o.node
-	apply := func(section string) follower.Apply {
+	apply := func(section string) directives.Apply {
 		return func(content []byte) error {
 			if content == nil {
 				return nil
@@ -74,7 +74,7 @@ func (k *kubeRun) follow(work context.Context, i int) error {
 			return err
 		}
 	}
-	f := follower.New(cfg, follower.NewHTTP(o.base, &client), map[string]follower.Apply{directive.NetworkClasses: apply(directive.NetworkClasses), directive.NetworkNode: apply(directive.NetworkNode)},
+	f := directives.New(cfg, directives.NewHTTP(o.base, &client), map[string]directives.Apply{directive.NetworkClasses: apply(directive.NetworkClasses), directive.NetworkNode: apply(directive.NetworkNode)},
 		func() (batch.Clock, error) { return o.clock(), nil }, slog.New(slog.DiscardHandler))
 	return f.Run(work)
 }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
@@ -175,7 +175,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	}
 	node := id.Node()
 	c.SelfAccess = func(w workload.ID) token.SelfAccess { return id.Self(node, w) }
-	server := &nodeServer{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), directives: follower.NewHTTP(base, id.Client()), id: id, node: id.Node(), onOtherNode: func() { stop(errNewIdentity) }}
+	server := &nodeServer{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), directives: directives.NewHTTP(base, id.Client()), id: id, node: id.Node(), onOtherNode: func() { stop(errNewIdentity) }}
 	name, err := cfg.nameOf(h)
 	if err != nil {
 		return err
@@ -223,7 +223,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 // under another, which this machine may get at any time.
 type nodeServer struct {
 	*sender.HTTP
-	directives  *follower.HTTP
+	directives  *directives.HTTP
 	id          *enroll.Identity
 	node        string
 	onOtherNode func() // called when the machine becomes another node
@@ -254,7 +254,7 @@ func (n *nodeServer) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error
 	return n.HTTP.Lost(ctx, l)
 }
 
-// Directives implements follower.Server.
+// Directives implements directives.Server.
 func (n *nodeServer) Directives(ctx context.Context, tag string, wait time.Duration, rejected []string) (directive.List, string, bool, error) {
 	if err := n.check(); err != nil {
 		return directive.List{}, "", false, err
@@ -262,7 +262,7 @@ func (n *nodeServer) Directives(ctx context.Context, tag string, wait time.Durat
 	return n.directives.Directives(ctx, tag, wait, rejected)
 }
 
-// Section implements follower.Server.
+// Section implements directives.Server.
 func (n *nodeServer) Section(ctx context.Context, hash string) ([]byte, error) {
 	if err := n.check(); err != nil {
 		return nil, err

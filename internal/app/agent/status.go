@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/prom/exposition"
@@ -97,7 +97,7 @@ func oneIf(on bool) float64 {
 }
 
 // writeDirectiveMetrics writes the state of the sections of the server's directives.
-func writeDirectiveMetrics(t *exposition.Text, sections []follower.SectionStatus) {
+func writeDirectiveMetrics(t *exposition.Text, sections []directives.SectionStatus) {
 	if len(sections) == 0 {
 		return
 	}
@@ -112,7 +112,7 @@ func writeDirectiveMetrics(t *exposition.Text, sections []follower.SectionStatus
 }
 
 // notesOf returns what of the machine is not seen by name, and which sections of the server's directives do not hold.
-func notesOf(partial string, sections []follower.SectionStatus) (notes []string) {
+func notesOf(partial string, sections []directives.SectionStatus) (notes []string) {
 	if partial != "" {
 		notes = append(notes, partial)
 	}

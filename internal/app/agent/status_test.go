@@ -12,7 +12,7 @@ import (
 
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/delivery/follower"
+	"mete.dev/mete/internal/delivery/directives"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/guest/publish"
@@ -29,7 +29,7 @@ func TestMetrics(t *testing.T) {
 			Guests: []publish.Status{{Guest: "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f", Name: "web", Published: 12, Streams: 1, Equal: 13, Differing: 14, Unknown: 15}},
 			Host:   &energy.HostShare{Seen: true, From: "vsock", Guest: "0d9e1b7c-1111-4222-8333-444455556666", Epoch: "E", N: 1234567890123, Age: 250 * time.Millisecond},
 		},
-		Directives: []follower.SectionStatus{{Name: "network-classes", Epoch: 1, Left: 3 * time.Hour}, {Name: "network-node", Epoch: 2, Rejected: "it is bad"}},
+		Directives: []directives.SectionStatus{{Name: "network-classes", Epoch: 1, Left: 3 * time.Hour}, {Name: "network-node", Epoch: 2, Rejected: "it is bad"}},
 		Spool:      spool.Stats{Bytes: 7 << 20, Waiting: 6 << 20, Limit: 512 << 20, Windows: 8, Dropped: 9, Corrupt: 10, Refused: 11, Notes: 12},
 	})
 	const golden = "testdata/metrics.txt"
@@ -95,12 +95,12 @@ func TestStatusOtherHosts(t *testing.T) {
 func TestHealthNotes(t *testing.T) {
 	for _, c := range []struct {
 		partial  string
-		sections []follower.SectionStatus
+		sections []directives.SectionStatus
 		want     string
 	}{
 		{"", nil, "ok\n"},
 		{"only a part", nil, "ok\nonly a part\n"},
-		{"", []follower.SectionStatus{{Name: "a", Epoch: 1, Left: time.Hour}, {Name: "b", Epoch: 2}, {Name: "c", Left: time.Hour, Rejected: "it is bad"}},
+		{"", []directives.SectionStatus{{Name: "a", Epoch: 1, Left: time.Hour}, {Name: "b", Epoch: 2}, {Name: "c", Left: time.Hour, Rejected: "it is bad"}},
 			"ok\ndirective b expired: the server did not confirm it\ndirective c is not followed: it is bad\n"},
 	} {
 		s := status{func() string { return "" }, func() []string { return notesOf(c.partial, c.sections) }, func() string { return "" }, newTestMetrics(Config{})}

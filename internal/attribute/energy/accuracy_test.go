@@ -7,7 +7,7 @@ import (
 
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/model/power"
-	"mete.dev/mete/internal/testkit/peers"
+	"mete.dev/mete/internal/testkit/othertools"
 )
 
 // A result is the energy booked to a workload and its true energy, in uJ.
@@ -177,7 +177,7 @@ func TestPeers(t *testing.T) {
 // Scaphandre reads energy and then, for 100 ms, processes.
 func scan(m model, seed uint64) (kepler, scaphandre []int64, w *world) {
 	w = newWorld(m, 8, seed)
-	w.processes = map[int]peers.Process{}
+	w.processes = map[int]othertools.Process{}
 	kepler, scaphandre = make([]int64, len(w.loads)), make([]int64, len(w.loads))
 	k, s := w.scan(), w.scan()
 	read := s.Energy
@@ -185,7 +185,7 @@ func scan(m model, seed uint64) (kepler, scaphandre []int64, w *world) {
 		w.step()
 		if i%250 == 0 {
 			now := w.scan()
-			peers.Kepler(k, now, kepler)
+			othertools.Kepler(k, now, kepler)
 			k = now
 		}
 		switch i % 350 {
@@ -194,7 +194,7 @@ func scan(m model, seed uint64) (kepler, scaphandre []int64, w *world) {
 		case 0:
 			now := w.scan()
 			now.Energy = read
-			peers.Scaphandre(s, now, scaphandre)
+			othertools.Scaphandre(s, now, scaphandre)
 			s = now
 		}
 	}

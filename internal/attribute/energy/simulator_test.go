@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"mete.dev/mete/internal/model/power"
-	"mete.dev/mete/internal/testkit/peers"
+	"mete.dev/mete/internal/testkit/othertools"
 )
 
 // slice is the time in ns in which the simulator keeps every load constant.
@@ -46,7 +46,7 @@ type world struct {
 	rest      float64
 	pids      []int
 	pid       int
-	processes map[int]peers.Process // nil if not recorded
+	processes map[int]othertools.Process // nil if not recorded
 }
 
 // newWorld returns a machine with 20 changing loads.
@@ -95,7 +95,7 @@ func (w *world) step() {
 		w.used[i] += int64(c * scale * slice)
 		w.truth[i] += active * 1e6 * seconds * c / sum
 		if p := w.processes; p != nil {
-			p[w.pids[i]] = peers.Process{Workload: i, CPU: p[w.pids[i]].CPU + int64(c*scale*slice)}
+			p[w.pids[i]] = othertools.Process{Workload: i, CPU: p[w.pids[i]].CPU + int64(c*scale*slice)}
 		}
 	}
 	w.rest += drawn * 1e6 * seconds
@@ -125,8 +125,8 @@ func (w *world) read() []power.Reading {
 	return []power.Reading{{Meter: 0, At: w.nanoseconds(), Value: v}}
 }
 
-func (w *world) scan() *peers.Scan {
-	s := &peers.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.nanoseconds(), Processes: map[int]peers.Process{}}
+func (w *world) scan() *othertools.Scan {
+	s := &othertools.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.nanoseconds(), Processes: map[int]othertools.Process{}}
 	maps.Copy(s.Processes, w.processes)
 	return s
 }

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
 )
@@ -28,7 +28,7 @@ func newHostMeter(t *testing.T, dir string, dial func(context.Context) (net.Conn
 		t.Fatal(err)
 	}
 	began := time.Now()
-	hm := &hostMeter{host: h, dir: dir, dial: dial, acks: make(chan share.Ack, 1)}
+	hm := &hostMeter{host: h, dir: dir, dial: dial, acks: make(chan energyshare.Ack, 1)}
 	hm.clock = func() (int64, error) { return (time.Hour + time.Since(began)).Nanoseconds(), nil }
 	hm.channels[viaStream].name, hm.channels[viaFile].name = "vsock", dir
 	return hm
@@ -56,7 +56,7 @@ func pass(d time.Duration) {
 // line returns the n-th share as a line.
 func line(n int64) string {
 	m := message(someUUID, n)
-	return string(share.Append(nil, &m))
+	return string(energyshare.Append(nil, &m))
 }
 
 // A pipeHost is a host to which a meter connects by pipes, in a bubble.
@@ -68,7 +68,7 @@ type pipeHost struct {
 	mu    sync.Mutex
 	dials []time.Duration // when the meter connected
 	conn  net.Conn        // the latest connection
-	acks  []share.Ack
+	acks  []energyshare.Ack
 }
 
 func newPipeHost(lasts ...time.Duration) *pipeHost { return &pipeHost{began: time.Now(), lasts: lasts} }
@@ -92,7 +92,7 @@ func (p *pipeHost) dial(context.Context) (net.Conn, error) {
 	if !p.deaf {
 		go func() {
 			for sc := bufio.NewScanner(ours); sc.Scan(); {
-				a, err := share.DecodeAck(sc.Bytes())
+				a, err := energyshare.DecodeAck(sc.Bytes())
 				if err != nil {
 					a.Epoch = err.Error()
 				}
@@ -219,14 +219,14 @@ func TestHostAcks(t *testing.T) {
 		hm := newHostMeter(t, "", p.dial)
 		s := &Source{hostMeter: hm}
 		for n := range int64(10) {
-			s.Ack(share.Ack{Epoch: "E", N: n})
+			s.Ack(energyshare.Ack{Epoch: "E", N: n})
 		}
 		stop := startRun(t, hm)
-		s.Ack(share.Ack{Epoch: "E", N: 10})
+		s.Ack(energyshare.Ack{Epoch: "E", N: 10})
 		synctest.Wait()
-		s.Ack(share.Ack{Epoch: "E", N: 11, Energy: 5})
+		s.Ack(energyshare.Ack{Epoch: "E", N: 11, Energy: 5})
 		synctest.Wait()
-		if want := []share.Ack{{Epoch: "E", N: 9}, {Epoch: "E", N: 10}, {Epoch: "E", N: 11, Energy: 5}}; !slices.Equal(p.acks, want) {
+		if want := []energyshare.Ack{{Epoch: "E", N: 9}, {Epoch: "E", N: 10}, {Epoch: "E", N: 11, Energy: 5}}; !slices.Equal(p.acks, want) {
 			t.Errorf("the host got %+v, want %+v", p.acks, want)
 		}
 		stop()
@@ -235,7 +235,7 @@ func TestHostAcks(t *testing.T) {
 		p.deaf = true
 		hm.dial = p.dial
 		defer startRun(t, hm)()
-		s.Ack(share.Ack{Epoch: "E", N: 12})
+		s.Ack(energyshare.Ack{Epoch: "E", N: 12})
 		if pass(5*time.Second - 1); !p.isOpen() {
 			t.Error("disconnected within 5 s")
 		}
@@ -249,7 +249,7 @@ func TestHostAcks(t *testing.T) {
 
 		hm = newHostMeter(t, t.TempDir(), nil)
 		s.hostMeter = hm
-		if s.Ack(share.Ack{Epoch: "E"}); len(hm.acks) != 0 {
+		if s.Ack(energyshare.Ack{Epoch: "E"}); len(hm.acks) != 0 {
 			t.Error("kept an acknowledgment for no host")
 		}
 	})
@@ -269,7 +269,7 @@ func TestHostLines(t *testing.T) {
 		{"nothing", "", 0, fault.ErrUnavailable, false},
 		{"shares", line(1) + line(2) + line(3), 3, fault.ErrUnavailable, false},
 		{"half a share", line(1) + strings.TrimSuffix(line(2), "\n"), 1, fault.ErrUnavailable, false},
-		{"a refusal", line(1) + string(share.AppendRefusal(nil, "no such machine")) + line(2), 1, fault.ErrUnavailable, false},
+		{"a refusal", line(1) + string(energyshare.AppendRefusal(nil, "no such machine")) + line(2), 1, fault.ErrUnavailable, false},
 		{"garbage", line(1) + "{}\n" + line(2), 1, fault.ErrInvalid, true},
 		{"the longest line", fill(4096), 5, fault.ErrUnavailable, false},
 		{"a longer line", line(1) + fill(4097) + line(2), 1, fault.ErrInvalid, true},
@@ -320,14 +320,14 @@ func TestHostFirst(t *testing.T) {
 		plain bool
 	}{
 		{name: "no channel", err: "no share received yet"},
-		{name: "a share in a file", dir: dir, files: map[string]string{share.File: line(1)}, n: 1},
-		{name: "a counter", dir: dir, files: map[string]string{share.ZoneEnergy: "77\n"}, plain: true},
-		{name: "an empty directory", dir: dir, err: dir + ": " + dir + "/" + share.ZoneEnergy + ": no such file or directory"},
+		{name: "a share in a file", dir: dir, files: map[string]string{energyshare.File: line(1)}, n: 1},
+		{name: "a counter", dir: dir, files: map[string]string{energyshare.ZoneEnergy: "77\n"}, plain: true},
+		{name: "an empty directory", dir: dir, err: dir + ": " + dir + "/" + energyshare.ZoneEnergy + ": no such file or directory"},
 		{name: "a host that does not answer", dial: hangs, takes: 300 * time.Millisecond, err: ""},
 		{name: "a share by connection", dial: says(line(2) + line(3)), takes: 100 * time.Millisecond, n: 2},
 		{name: "a refusal", dial: says("{}\n"), takes: 100 * time.Millisecond, err: "vsock: share: missing version: invalid"},
-		{name: "a counter and a share", dir: dir, files: map[string]string{share.ZoneEnergy: "77\n"}, dial: says(line(2)), takes: 100 * time.Millisecond, n: 2},
-		{name: "a counter and no answer", dir: dir, files: map[string]string{share.ZoneEnergy: "77\n"}, dial: hangs, takes: 300 * time.Millisecond, plain: true},
+		{name: "a counter and a share", dir: dir, files: map[string]string{energyshare.ZoneEnergy: "77\n"}, dial: says(line(2)), takes: 100 * time.Millisecond, n: 2},
+		{name: "a counter and no answer", dir: dir, files: map[string]string{energyshare.ZoneEnergy: "77\n"}, dial: hangs, takes: 300 * time.Millisecond, plain: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for name, text := range c.files {
@@ -381,7 +381,7 @@ func TestHostPolls(t *testing.T) {
 		has("before half a second", 1)
 		pass(1)
 		has("after half a second", 2)
-		put(t, "{}", dir, share.File)
+		put(t, "{}", dir, energyshare.File)
 		pass(500 * time.Millisecond)
 		putShare(t, dir, message(someUUID, 3))
 		pass(500 * time.Millisecond)

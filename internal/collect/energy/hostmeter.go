@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
@@ -60,7 +60,7 @@ type hostMeter struct {
 	uuid  string // of this machine; "" if unknown
 	dir   string // "" if none
 	dial  func(context.Context) (net.Conn, error)
-	acks  chan share.Ack
+	acks  chan energyshare.Ack
 
 	mu       sync.Mutex
 	channels [channelCount]channel
@@ -90,7 +90,7 @@ type channel struct {
 // openHostMeter returns the meter if this is a virtual machine or the directory has entries
 // already, else nil. isGuest is true if this machine has an address for AF_VSOCK.
 func openHostMeter(h *hostfs.FS, cfg Config, isGuest bool) *hostMeter {
-	hm := &hostMeter{host: h, clock: h.Boottime, dir: cfg.Shares, acks: make(chan share.Ack, 1)}
+	hm := &hostMeter{host: h, clock: h.Boottime, dir: cfg.Shares, acks: make(chan energyshare.Ack, 1)}
 	switch {
 	case cfg.Dial != nil:
 		hm.dial = cfg.Dial
@@ -117,22 +117,22 @@ func openHostMeter(h *hostfs.FS, cfg Config, isGuest bool) *hostMeter {
 // dialHost connects to the agent of the host, at a port at which no ordinary user of the host can
 // listen. It does not use a process that answers at a port that is open to all.
 func dialHost(ctx context.Context, dial func(context.Context, vsock.Addr, time.Duration) (net.Conn, error)) (net.Conn, error) {
-	c, err := dial(ctx, vsock.Addr{CID: vsock.Host, Port: share.Port}, dialLimit)
+	c, err := dial(ctx, vsock.Addr{CID: vsock.Host, Port: energyshare.Port}, dialLimit)
 	if !errors.Is(err, fault.ErrUnavailable) {
 		return c, err
 	}
-	open, openErr := dial(ctx, vsock.Addr{CID: vsock.Host, Port: share.OpenPort}, dialLimit)
+	open, openErr := dial(ctx, vsock.Addr{CID: vsock.Host, Port: energyshare.OpenPort}, dialLimit)
 	if openErr != nil {
 		return nil, err
 	}
 	_ = open.Close() // nothing is read
 	return nil, refusal{fmt.Errorf("the host answers at port %d, where any of its users can listen, and not at port %d: update mete-agent on the host, or give it CAP_NET_BIND_SERVICE: %w",
-		share.OpenPort, share.Port, err)}
+		energyshare.OpenPort, energyshare.Port, err)}
 }
 
 // validUUID returns a machine's UUID, "" if it is malformed or a placeholder.
 func validUUID(uuid string) string {
-	if !share.IsUUID(uuid) || strings.Trim(uuid, "0-") == "" || strings.Trim(uuid, "f-") == "" {
+	if !energyshare.IsUUID(uuid) || strings.Trim(uuid, "0-") == "" || strings.Trim(uuid, "f-") == "" {
 		return ""
 	}
 	return uuid
@@ -141,7 +141,7 @@ func validUUID(uuid string) string {
 // isVirtualMachine reports whether this seems to be a virtual machine.
 func isVirtualMachine(h *hostfs.FS, dir string) bool {
 	if dir != "" {
-		if _, err := os.Stat(h.Path(path.Join(dir, share.Zone))); err == nil {
+		if _, err := os.Stat(h.Path(path.Join(dir, energyshare.Zone))); err == nil {
 			return true
 		}
 	}
@@ -193,7 +193,7 @@ func (hm *hostMeter) now() int64 {
 }
 
 // takeShare stores a share received by a channel. The error is the reason to refuse it.
-func (hm *hostMeter) takeShare(by int, m *share.Message) error {
+func (hm *hostMeter) takeShare(by int, m *energyshare.Message) error {
 	if guest := validUUID(m.Guest); guest != "" && hm.uuid != "" && guest != hm.uuid {
 		return fmt.Errorf("the share is for the virtual machine %s, but this one is %s: %w", guest, hm.uuid, fault.ErrConflict)
 	}
@@ -304,7 +304,7 @@ func (hm *hostMeter) problem() string {
 
 // Ack reports to the host what this machine booked up to one of its shares. It never
 // blocks: while the host does not receive, only the latest one is kept.
-func (s *Source) Ack(a share.Ack) {
+func (s *Source) Ack(a energyshare.Ack) {
 	if s.hostMeter == nil || s.hostMeter.dial == nil {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
@@ -23,7 +23,7 @@ import (
 
 // readDir reads a message from the directory or its zone, else the plain counter.
 func (hm *hostMeter) readDir() error {
-	for _, name := range []string{share.File, path.Join(share.Zone, share.File)} {
+	for _, name := range []string{energyshare.File, path.Join(energyshare.Zone, energyshare.File)} {
 		b, err := readShort(hm.host, path.Join(hm.dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -33,13 +33,13 @@ func (hm *hostMeter) readDir() error {
 		}
 		return hm.decode(viaFile, b)
 	}
-	b, err := readShort(hm.host, path.Join(hm.dir, share.ZoneEnergy))
+	b, err := readShort(hm.host, path.Join(hm.dir, energyshare.ZoneEnergy))
 	if err != nil {
 		return err
 	}
 	v, err := procfmt.Int(b)
 	if err != nil || v < 0 || v > maxValue {
-		return refusal{fmt.Errorf("%s: %w", path.Join(hm.dir, share.ZoneEnergy), errText)}
+		return refusal{fmt.Errorf("%s: %w", path.Join(hm.dir, energyshare.ZoneEnergy), errText)}
 	}
 	hm.takePlain(v)
 	return nil
@@ -48,7 +48,7 @@ func (hm *hostMeter) readDir() error {
 // decode takes a message from a channel. A message in which the host says why it has no
 // share is not refused.
 func (hm *hostMeter) decode(by int, b []byte) error {
-	m, err := share.Decode(b)
+	m, err := energyshare.Decode(b)
 	if errors.Is(err, fault.ErrUnavailable) {
 		return err
 	}
@@ -72,7 +72,7 @@ func readShort(h *hostfs.FS, name string) ([]byte, error) {
 	if fileStat(f).Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, refusal{fmt.Errorf("%s: not a file: %w", name, fault.ErrInvalid)}
 	}
-	buf := make([]byte, share.MaxLine+1) // a longer message is noticed
+	buf := make([]byte, energyshare.MaxLine+1) // a longer message is noticed
 	n, err := f.Pread(buf)
 	return buf[:n], hostfs.Kind(name, err)
 }
@@ -121,13 +121,13 @@ func (hm *hostMeter) receive(ctx context.Context, once bool) error {
 		defer cancel()
 		hm.sendAcks(ctx, conn)
 	})
-	r := bufio.NewReaderSize(conn, share.MaxLine)
+	r := bufio.NewReaderSize(conn, energyshare.MaxLine)
 	for {
 		_ = conn.SetReadDeadline(time.Now().Add(readTimeout)) // if it fails, so does reading
 		line, err := r.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			return refusal{fmt.Errorf("share: longer than %d bytes: %w", share.MaxLine, fault.ErrInvalid)}
+			return refusal{fmt.Errorf("share: longer than %d bytes: %w", energyshare.MaxLine, fault.ErrInvalid)}
 		case errors.Is(err, io.EOF):
 			return fmt.Errorf("the host closed the connection: %w", fault.ErrUnavailable)
 		case err != nil:
@@ -147,7 +147,7 @@ func (hm *hostMeter) sendAcks(ctx context.Context, conn net.Conn) {
 			return
 		case a := <-hm.acks:
 			_ = conn.SetWriteDeadline(time.Now().Add(ackLimit)) // if it fails, so does writing
-			if _, err := conn.Write(share.AppendAck(nil, a)); err != nil {
+			if _, err := conn.Write(energyshare.AppendAck(nil, a)); err != nil {
 				return
 			}
 		}

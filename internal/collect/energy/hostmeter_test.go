@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
@@ -28,8 +28,8 @@ import (
 const someUUID = "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f"
 
 // message returns the n-th share of a machine.
-func message(uuid string, n int64) share.Message {
-	return share.Message{Name: "web", VCPUs: 2, Share: power.Share{Guest: uuid, Epoch: "EPOCH", N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n, Modelled: n}}
+func message(uuid string, n int64) energyshare.Message {
+	return energyshare.Message{Name: "web", VCPUs: 2, Share: power.Share{Guest: uuid, Epoch: "EPOCH", N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n, Modelled: n}}
 }
 
 // put replaces a file, as a host does.
@@ -44,10 +44,10 @@ func put(t *testing.T, text string, parts ...string) {
 	}
 }
 
-func putShare(t *testing.T, dir string, m share.Message) {
+func putShare(t *testing.T, dir string, m energyshare.Message) {
 	t.Helper()
-	put(t, fmt.Sprintln(m.Energy()), dir, share.ZoneEnergy)
-	put(t, string(share.Append(nil, &m)), dir, share.File)
+	put(t, fmt.Sprintln(m.Energy()), dir, energyshare.ZoneEnergy)
+	put(t, string(energyshare.Append(nil, &m)), dir, energyshare.File)
 }
 
 // openHost opens this machine with only the host's share; nothing follows the shares unless the
@@ -166,20 +166,20 @@ func TestHostRefuses(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"no JSON", func() { put(t, "hello", dir, share.File) }, "invalid"},
-		{"a later version", func() { put(t, `{"version":9}`, dir, share.File) }, "version 9"},
+		{"no JSON", func() { put(t, "hello", dir, energyshare.File) }, "invalid"},
+		{"a later version", func() { put(t, `{"version":9}`, dir, energyshare.File) }, "version 9"},
 		{"negative energy", func() {
 			m := message(someUUID, 9)
-			put(t, strings.Replace(string(share.Append(nil, &m)), `"27000000"`, `"-1"`, 1), dir, share.File)
+			put(t, strings.Replace(string(energyshare.Append(nil, &m)), `"27000000"`, `"-1"`, 1), dir, energyshare.File)
 		}, "active_uj"},
 		{"a pipe", func() {
-			if err := errors.Join(os.Remove(filepath.Join(dir, share.File)), unix.Mkfifo(filepath.Join(dir, share.File), 0o644)); err != nil {
+			if err := errors.Join(os.Remove(filepath.Join(dir, energyshare.File)), unix.Mkfifo(filepath.Join(dir, energyshare.File), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}, "not a file"},
 		{"not a number", func() {
-			put(t, "12x", dir, share.ZoneEnergy)
-			if err := os.Remove(filepath.Join(dir, share.File)); err != nil {
+			put(t, "12x", dir, energyshare.ZoneEnergy)
+			if err := os.Remove(filepath.Join(dir, energyshare.File)); err != nil {
 				t.Fatal(err)
 			}
 		}, "not a number"},
@@ -213,7 +213,7 @@ func TestHostOtherMachine(t *testing.T) {
 		hm := &hostMeter{host: h, clock: h.Boottime, uuid: c.mine}
 		m := message(c.theirs, 1)
 		for by := range hm.channels {
-			err := hm.decode(by, share.Append(nil, &m))
+			err := hm.decode(by, energyshare.Append(nil, &m))
 			if (err == nil) != c.ok || !c.ok && (!errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), someUUID)) {
 				t.Errorf("%q takes the share of %q: %v", c.mine, c.theirs, err)
 			}
@@ -228,10 +228,10 @@ func TestHostOtherMachine(t *testing.T) {
 func TestHostPlain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	put(t, "12345\n", dir, share.ZoneEnergy)
+	put(t, "12345\n", dir, energyshare.ZoneEnergy)
 	s, read := openHost(t, Config{Shares: dir})
 	testkit.Eventually(t, "the counter", func() bool { r := read(); return r.Err == "" && r.Value == 12345 && r.Share == nil })
-	put(t, "99999\n", dir, share.ZoneEnergy)
+	put(t, "99999\n", dir, energyshare.ZoneEnergy)
 	s.hostMeter.pollDir()
 	if r := read(); r.Value != 99999 {
 		t.Errorf("the counter changes: %+v", r)
@@ -284,7 +284,7 @@ func TestHostNone(t *testing.T) {
 	if _, ok := s.HostShare(); ok {
 		t.Error("a host share without a channel")
 	}
-	s.Ack(share.Ack{Epoch: "E"}) // does nothing
+	s.Ack(energyshare.Ack{Epoch: "E"}) // does nothing
 }
 
 // A guest takes shares only from a port of its host at which no ordinary user can listen. If another
@@ -314,11 +314,11 @@ func TestHostPorts(t *testing.T) {
 				ours, theirs := net.Pipe()
 				go func() {
 					m := message(someUUID, 7)
-					_, _ = ours.Write(share.Append(nil, &m)) // fails if the meter does not read
+					_, _ = ours.Write(energyshare.Append(nil, &m)) // fails if the meter does not read
 				}()
 				return theirs, nil
 			}
-			hm := &hostMeter{host: h, clock: h.Boottime, acks: make(chan share.Ack), dial: func(ctx context.Context) (net.Conn, error) { return dialHost(ctx, dial) }}
+			hm := &hostMeter{host: h, clock: h.Boottime, acks: make(chan energyshare.Ack), dial: func(ctx context.Context) (net.Conn, error) { return dialHost(ctx, dial) }}
 			hm.channels[viaStream].name = "vsock"
 			if err := hm.receive(t.Context(), true); err != nil {
 				hm.setError(viaStream, err)
@@ -339,7 +339,7 @@ type streamHost struct {
 	mu   sync.Mutex
 	conn net.Conn
 	open atomic.Int32
-	acks chan share.Ack
+	acks chan energyshare.Ack
 }
 
 func newStreamHost(t *testing.T) *streamHost {
@@ -347,7 +347,7 @@ func newStreamHost(t *testing.T) *streamHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &streamHost{UnixListener: l, t: t, acks: make(chan share.Ack, 2000)} // more than a test sends
+	h := &streamHost{UnixListener: l, t: t, acks: make(chan energyshare.Ack, 2000)} // more than a test sends
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -361,7 +361,7 @@ func newStreamHost(t *testing.T) *streamHost {
 			h.open.Add(1)
 			go func() {
 				for sc := bufio.NewScanner(c); sc.Scan(); {
-					if a, err := share.DecodeAck(sc.Bytes()); err == nil {
+					if a, err := energyshare.DecodeAck(sc.Bytes()); err == nil {
 						h.acks <- a
 					}
 				}
@@ -387,7 +387,7 @@ func (h *streamHost) say(text string) {
 
 func (h *streamHost) give(n int64) {
 	m := message(someUUID, n)
-	h.say(string(share.Append(nil, &m)))
+	h.say(string(energyshare.Append(nil, &m)))
 }
 
 // Shares arrive by connection, acknowledgments go back, and a broken connection is
@@ -416,7 +416,7 @@ func TestHostStream(t *testing.T) {
 		t.Errorf("%+v, want the %d-th by connection", st, n)
 	}
 	testkit.Eventually(t, "the acknowledgment", func() bool { // one is lost with the connection that brought the first share
-		s.Ack(share.Ack{Epoch: "EPOCH", N: n * 1000, Energy: n * 4e6})
+		s.Ack(energyshare.Ack{Epoch: "EPOCH", N: n * 1000, Energy: n * 4e6})
 		select {
 		case a := <-h.acks:
 			if a.N != n*1000 || a.Energy != n*4e6 {
@@ -428,7 +428,7 @@ func TestHostStream(t *testing.T) {
 		}
 	})
 	for i := range int64(1000) { // never blocks, and the last one arrives
-		s.Ack(share.Ack{Epoch: "EPOCH", N: i})
+		s.Ack(energyshare.Ack{Epoch: "EPOCH", N: i})
 	}
 	testkit.Eventually(t, "the last acknowledgment", func() bool {
 		for {

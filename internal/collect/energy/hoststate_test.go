@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
@@ -171,8 +171,8 @@ func TestHostStatus(t *testing.T) {
 
 // Files are a message in the directory or in its zone, else a counter.
 func TestReadDir(t *testing.T) {
-	zone := filepath.Join(share.Zone, share.File)
-	padded := strings.TrimSuffix(line(3), "\n") + strings.Repeat(" ", share.MaxLine-len(line(3))+1)
+	zone := filepath.Join(energyshare.Zone, energyshare.File)
+	padded := strings.TrimSuffix(line(3), "\n") + strings.Repeat(" ", energyshare.MaxLine-len(line(3))+1)
 	for _, c := range []struct {
 		name  string
 		files map[string]string
@@ -180,18 +180,18 @@ func TestReadDir(t *testing.T) {
 		value int64
 		kind  error
 	}{
-		{"a message", map[string]string{share.File: line(1), zone: line(2), share.ZoneEnergy: "9"}, 1, 4e6, nil},
-		{"in the zone", map[string]string{zone: line(2), share.ZoneEnergy: "9"}, 2, 8e6, nil},
-		{"the longest message", map[string]string{share.File: padded}, 3, 12e6, nil},
-		{"a longer one", map[string]string{share.File: padded + " "}, 0, 0, fault.ErrInvalid},
-		{"a malformed message before a good one", map[string]string{share.File: "{}", zone: line(2)}, 0, 0, fault.ErrInvalid},
-		{"a directory before a good one", map[string]string{share.File + "/x": "", zone: line(2)}, 0, 0, fault.ErrInvalid},
-		{"0", map[string]string{share.ZoneEnergy: "0\n"}, 0, 0, nil},
-		{"1", map[string]string{share.ZoneEnergy: "1"}, 0, 1, nil},
-		{"-1", map[string]string{share.ZoneEnergy: "-1\n"}, 0, 0, fault.ErrInvalid},
-		{"2^62", map[string]string{share.ZoneEnergy: "4611686018427387904"}, 0, 1 << 62, nil},
-		{"more", map[string]string{share.ZoneEnergy: "4611686018427387905"}, 0, 0, fault.ErrInvalid},
-		{"a word", map[string]string{share.ZoneEnergy: "x"}, 0, 0, fault.ErrInvalid},
+		{"a message", map[string]string{energyshare.File: line(1), zone: line(2), energyshare.ZoneEnergy: "9"}, 1, 4e6, nil},
+		{"in the zone", map[string]string{zone: line(2), energyshare.ZoneEnergy: "9"}, 2, 8e6, nil},
+		{"the longest message", map[string]string{energyshare.File: padded}, 3, 12e6, nil},
+		{"a longer one", map[string]string{energyshare.File: padded + " "}, 0, 0, fault.ErrInvalid},
+		{"a malformed message before a good one", map[string]string{energyshare.File: "{}", zone: line(2)}, 0, 0, fault.ErrInvalid},
+		{"a directory before a good one", map[string]string{energyshare.File + "/x": "", zone: line(2)}, 0, 0, fault.ErrInvalid},
+		{"0", map[string]string{energyshare.ZoneEnergy: "0\n"}, 0, 0, nil},
+		{"1", map[string]string{energyshare.ZoneEnergy: "1"}, 0, 1, nil},
+		{"-1", map[string]string{energyshare.ZoneEnergy: "-1\n"}, 0, 0, fault.ErrInvalid},
+		{"2^62", map[string]string{energyshare.ZoneEnergy: "4611686018427387904"}, 0, 1 << 62, nil},
+		{"more", map[string]string{energyshare.ZoneEnergy: "4611686018427387905"}, 0, 0, fault.ErrInvalid},
+		{"a word", map[string]string{energyshare.ZoneEnergy: "x"}, 0, 0, fault.ErrInvalid},
 		{"nothing", nil, 0, 0, fs.ErrNotExist},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestReadDir(t *testing.T) {
 // A file whose reading fails gives that error.
 func TestReadFails(t *testing.T) {
 	hm := newHostMeter(t, t.TempDir(), nil)
-	if err := os.Symlink("/proc/self/mem", filepath.Join(hm.dir, share.File)); err != nil { // nothing is at address 0
+	if err := os.Symlink("/proc/self/mem", filepath.Join(hm.dir, energyshare.File)); err != nil { // nothing is at address 0
 		t.Fatal(err)
 	}
 	if err := hm.readDir(); !errors.Is(err, unix.EIO) || !strings.HasPrefix(err.Error(), hm.dir) {
@@ -308,8 +308,8 @@ func TestOpenHostMeter(t *testing.T) {
 			t.Errorf("%s: clock %d between %d and %d, %v", c.name, now, before, after, err)
 		}
 		s := &Source{hostMeter: hm}
-		s.Ack(share.Ack{N: 1})
-		s.Ack(share.Ack{N: 2})
+		s.Ack(energyshare.Ack{N: 1})
+		s.Ack(energyshare.Ack{N: 2})
 		if c.stream && (len(hm.acks) != 1 || (<-hm.acks).N != 2) || len(hm.acks) > 0 {
 			t.Errorf("%s: kept other acknowledgments than the latest one for the host", c.name)
 		}
@@ -367,7 +367,7 @@ func TestDialHost(t *testing.T) {
 	var limits []time.Duration
 	_, err := dialHost(t.Context(), func(_ context.Context, to vsock.Addr, limit time.Duration) (net.Conn, error) {
 		limits = append(limits, limit)
-		if to.Port == share.Port {
+		if to.Port == energyshare.Port {
 			return nil, fault.ErrUnavailable
 		}
 		return theirs, nil

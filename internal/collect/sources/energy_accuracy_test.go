@@ -21,7 +21,7 @@ import (
 	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/testkit/peers"
+	"mete.dev/mete/internal/testkit/othertools"
 )
 
 // exactEvery and exactError configure the meter of a simulator: exact, updated every 20 ms.
@@ -192,15 +192,15 @@ func offs(booked, truth []float64) (mean, most float64) {
 // A scanner is a tool that scans all processes at intervals.
 type scanner struct {
 	every    time.Duration
-	rule     func(before, now *peers.Scan, out []int64)
-	before   *peers.Scan
+	rule     func(before, now *othertools.Scan, out []int64)
+	before   *othertools.Scan
 	out      []int64 // by load; the last is everything else
 	from, to int64   // first and last scan, ns of CLOCK_BOOTTIME
 }
 
 // scan reads a machine whose meter is in dir.
 func (s *scanner) scan(c *loadSet, dir string) error {
-	now := &peers.Scan{Processes: map[int]peers.Process{}}
+	now := &othertools.Scan{Processes: map[int]othertools.Process{}}
 	at, err := boottime()
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (s *scanner) scan(c *loadSet, dir string) error {
 		if !ok {
 			load = len(c.dirs)
 		}
-		now.Processes[pid] = peers.Process{Workload: load, CPU: ts.Nano()}
+		now.Processes[pid] = othertools.Process{Workload: load, CPU: ts.Nano()}
 	}
 	if s.before == nil {
 		s.from, s.out = at, make([]int64, len(c.dirs)+1)
@@ -397,7 +397,7 @@ func (x *trial) run(t *testing.T) (report string, others float64, failures []str
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools := []*scanner{{every: 5 * time.Second, rule: peers.Kepler}, {every: 7 * time.Second, rule: peers.Scaphandre}}
+	tools := []*scanner{{every: 5 * time.Second, rule: othertools.Kepler}, {every: 7 * time.Second, rule: othertools.Scaphandre}}
 	for _, in := range c.start {
 		if _, err := in.Write([]byte{1}); err != nil {
 			t.Fatal(err)

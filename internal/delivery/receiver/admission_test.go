@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
-	_ "mete.dev/mete/internal/testkit/codecs"
+	_ "mete.dev/mete/internal/testkit/wirewarm"
 )
 
 // A crowd offers batches to a ledger that books one transaction at a time, each

@@ -19,7 +19,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
-	_ "mete.dev/mete/internal/testkit/codecs"
+	_ "mete.dev/mete/internal/testkit/wirewarm"
 )
 
 // A window is a window of the fake spool.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -88,7 +88,7 @@ func (f *files) update(now time.Time, list []entry) {
 	for i := range list {
 		e := &list[i]
 		if err := f.write(now, e); err != nil {
-			failed = append(failed, share.Printable(e.name, 64))
+			failed = append(failed, energyshare.Printable(e.name, 64))
 			first = errors.Join(first, err)
 		}
 	}
@@ -242,15 +242,15 @@ func (d *folder) open(f *files, now time.Time, gid int) (err error) {
 	if d.root, err = openDirectory(f.root, d.name, gid); err != nil {
 		return err
 	}
-	if err := d.root.Mkdir(share.Zone, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := d.root.Mkdir(energyshare.Zone, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if d.zone, err = openDirectory(d.root.Root, share.Zone, gid); err != nil {
+	if d.zone, err = openDirectory(d.root.Root, energyshare.Zone, gid); err != nil {
 		return err
 	}
 	d.opened = now
-	return errors.Join(d.zone.replace(base(share.ZoneName), []byte(zoneName)),
-		d.zone.replace(base(share.ZoneRange), strconv.AppendInt(nil, share.MaxEnergy, 10)))
+	return errors.Join(d.zone.replace(base(energyshare.ZoneName), []byte(zoneName)),
+		d.zone.replace(base(energyshare.ZoneRange), strconv.AppendInt(nil, energyshare.MaxEnergy, 10)))
 }
 
 // write writes the files that change with each tick.
@@ -262,14 +262,14 @@ func (d *folder) write(f *files, now time.Time, e *entry) error {
 		}
 	}
 	var buf [24]byte
-	if err := d.zone.replace(base(share.ZoneEnergy), append(strconv.AppendInt(buf[:0], e.energy, 10), '\n')); err != nil {
+	if err := d.zone.replace(base(energyshare.ZoneEnergy), append(strconv.AppendInt(buf[:0], e.energy, 10), '\n')); err != nil {
 		return err
 	}
-	return d.root.replace(share.File, e.line)
+	return d.root.replace(energyshare.File, e.line)
 }
 
 // base returns the name of a file in the zone.
-func base(path string) string { return strings.TrimPrefix(path, share.Zone+"/") }
+func base(path string) string { return strings.TrimPrefix(path, energyshare.Zone+"/") }
 
 // close closes the folder's descriptors.
 func (d *folder) close() {
@@ -287,13 +287,13 @@ func (f *files) remove(d *folder) {
 		return // already gone
 	}
 	defer func() { _ = r.Close() }()
-	for _, name := range []string{share.File, share.ZoneEnergy, share.ZoneName, share.ZoneRange} {
+	for _, name := range []string{energyshare.File, energyshare.ZoneEnergy, energyshare.ZoneName, energyshare.ZoneRange} {
 		_ = r.Remove(name) // a file that stays does no harm: it no longer changes
 	}
 	if _, err := r.Lstat(markFile); err != nil {
 		return
 	}
-	_ = r.Remove(share.Zone)
+	_ = r.Remove(energyshare.Zone)
 	_ = r.Remove(markFile)
 	_ = f.root.Remove(d.name) // only if it is empty
 }

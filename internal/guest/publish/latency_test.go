@@ -18,8 +18,8 @@ import (
 
 	"mete.dev/mete/internal/attribute"
 	energymeters "mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/guest/publish"
-	"mete.dev/mete/internal/guest/share"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
@@ -156,9 +156,9 @@ func latency(t *testing.T, count int, tick time.Duration) {
 	}()
 	for i := range domains {
 		folder := filepath.Join(dir, fmt.Sprintf("vm-%02d", i))
-		testkit.Eventually(t, "there is "+folder, func() bool { return exists(folder, share.File) })
+		testkit.Eventually(t, "there is "+folder, func() bool { return exists(folder, energyshare.File) })
 		conn := l.dial(t, uint32(i)+100)
-		readers.Go(func() { readFile(ctx, t, filepath.Join(folder, share.File), &files) })
+		readers.Go(func() { readFile(ctx, t, filepath.Join(folder, energyshare.File), &files) })
 		readers.Go(func() { readStream(ctx, t, conn, &streams) })
 		if i%4 == 0 && tick > 0 {
 			none := t.TempDir() // without other meters
@@ -233,7 +233,7 @@ func readFile(ctx context.Context, t *testing.T, name string, took *times) {
 			t.Error(err)
 			return
 		}
-		m, err := share.Decode(b)
+		m, err := energyshare.Decode(b)
 		if err != nil {
 			t.Errorf("partial share: %v", err)
 			return
@@ -259,7 +259,7 @@ func readStream(ctx context.Context, t *testing.T, c net.Conn, took *times) {
 		if err != nil {
 			return // the end
 		}
-		m, err := share.Decode(line)
+		m, err := energyshare.Decode(line)
 		if err != nil {
 			t.Error(err)
 			return

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/attribute"
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/workload"
@@ -52,7 +52,7 @@ func Default() Config { return Config{Dir: DefaultDir, VSock: true} }
 
 func (c Config) Validate() error {
 	for _, s := range c.Sockets {
-		if !share.IsUUID(s.Guest) || s.Path == "" {
+		if !energyshare.IsUUID(s.Guest) || s.Path == "" {
 			return fault.WithHint(fmt.Errorf("virtual machine %q with socket %q: %w", s.Guest, s.Path, fault.ErrInvalid),
 				"give UUID=PATH, the UUID in lower case with dashes, as `virsh domuuid` writes it")
 		}
@@ -91,7 +91,7 @@ type guest struct {
 
 	published, unknown int64
 	equal, differing   int64
-	acked              share.Ack // latest
+	acked              energyshare.Ack // latest
 }
 
 // New returns a publisher without shares.
@@ -130,8 +130,8 @@ func (r *Publisher) Publish(given []attribute.Guest) {
 		g.latest = *v
 		g.published++
 		g.ring.put(&v.Share)
-		m := share.Message{Share: v.Share, Name: v.Guest.Name, VCPUs: v.Guest.VCPUs}
-		g.line = share.Append(make([]byte, 0, 320), &m)
+		m := energyshare.Message{Share: v.Share, Name: v.Guest.Name, VCPUs: v.Guest.VCPUs}
+		g.line = energyshare.Append(make([]byte, 0, 320), &m)
 		for s := range g.streams {
 			notify(s.wake)
 		}
@@ -184,7 +184,7 @@ func (r *Publisher) Run(ctx context.Context) error {
 		g.Go(func() error { return r.writeFiles(ctx) })
 	}
 	if r.cfg.VSock {
-		for _, port := range []uint32{share.Port, share.OpenPort} {
+		for _, port := range []uint32{energyshare.Port, energyshare.OpenPort} {
 			g.Go(func() error { return r.listen(ctx, port) })
 		}
 	}

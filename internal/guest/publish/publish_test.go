@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/guest/publish"
-	"mete.dev/mete/internal/guest/share"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
@@ -90,8 +90,8 @@ func exists(parts ...string) bool {
 // hasShare reports whether the files of a virtual machine are those of the n-th tick. The share is
 // written last.
 func hasShare(dir string, n int64) bool {
-	m, err := share.Decode([]byte(text(dir, share.File)))
-	return err == nil && m.N == n*1000 && text(dir, share.ZoneEnergy) == fmt.Sprintf("%d\n", n*4e6)
+	m, err := energyshare.Decode([]byte(text(dir, energyshare.File)))
+	return err == nil && m.N == n*1000 && text(dir, energyshare.ZoneEnergy) == fmt.Sprintf("%d\n", n*4e6)
 }
 
 // TestFiles checks that the files match Scaphandre's layout plus one of mete's, follow each tick,
@@ -112,7 +112,7 @@ func TestFiles(t *testing.T) {
 		r.Publish([]attribute.Guest{web, given(2, "mine", n)})
 		testkit.Eventually(t, "the files of the tick", func() bool { return hasShare(dir+"/web", n) && hasShare(dir+"/mine", n) })
 		testkit.Eventually(t, "the share of the tick", func() bool {
-			m, err := share.Decode([]byte(text(dir, "mine/mete.json")))
+			m, err := energyshare.Decode([]byte(text(dir, "mine/mete.json")))
 			return err == nil && m.Share == given(2, "", n).Share && m.Name == "mine" && m.VCPUs == 2
 		})
 	}
@@ -164,7 +164,7 @@ func TestNames(t *testing.T) {
 	if exists(dir, "out") {
 		t.Error("a file is outside the directory")
 	}
-	if m, err := share.Decode([]byte(text(dir, "in/same/mete.json"))); err != nil || m.Guest != uuid(6) {
+	if m, err := energyshare.Decode([]byte(text(dir, "in/same/mete.json"))); err != nil || m.Guest != uuid(6) {
 		t.Errorf("%+v, %v", m, err)
 	}
 	next := given(6, "same", 2)
@@ -259,7 +259,7 @@ func TestTrouble(t *testing.T) {
 	for n := int64(3); n < 6; n++ {
 		r.Publish([]attribute.Guest{given(1, "a", n)})
 	}
-	if m, err := share.Decode([]byte(text(dir, "a/mete.json"))); err != nil || m.N != 1000 {
+	if m, err := energyshare.Decode([]byte(text(dir, "a/mete.json"))); err != nil || m.N != 1000 {
 		t.Errorf("the previous share is incomplete: %+v, %v", m, err)
 	}
 	if err := os.Remove(filepath.Join(dir, "big")); err != nil {

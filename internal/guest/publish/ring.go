@@ -1,7 +1,7 @@
 package publish
 
 import (
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/model/power"
 )
 
@@ -46,7 +46,7 @@ const (
 )
 
 // compare compares an acknowledgment with its share.
-func (r *ring) compare(a share.Ack) comparison {
+func (r *ring) compare(a energyshare.Ack) comparison {
 	if a.Epoch != r.epoch {
 		return unknown
 	}

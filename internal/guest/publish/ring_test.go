@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/model/power"
 )
 
@@ -29,7 +29,7 @@ func TestRing(t *testing.T) {
 				t.Fatalf("%d shares are kept", len(ring.list))
 			}
 			at := n - r.Int64N(20*step)
-			a := share.Ack{Epoch: epoch, N: at, Energy: known[at] + r.Int64N(2)}
+			a := energyshare.Ack{Epoch: epoch, N: at, Energy: known[at] + r.Int64N(2)}
 			want := unknown
 			if e, ok := known[at]; ok && at >= n-ringMillis && len(ring.list)-ring.first < ringMax {
 				if want = differing; e == a.Energy {

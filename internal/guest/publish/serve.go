@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/x/sleep"
 )
 
@@ -154,7 +154,7 @@ func (r *Publisher) serve(ctx context.Context, l Listener, find func(cid uint32)
 func refuse(c net.Conn, why string) {
 	if why != "" {
 		_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
-		_, _ = c.Write(share.AppendRefusal(nil, why)) // best effort
+		_, _ = c.Write(energyshare.AppendRefusal(nil, why)) // best effort
 	}
 	_ = c.Close()
 }
@@ -243,12 +243,12 @@ func (s *stream) run(ctx context.Context) {
 
 // readAcks reads acknowledgments until the connection ends, or returns why one is invalid.
 func (s *stream) readAcks() string {
-	r := bufio.NewReaderSize(s.conn, share.MaxLine)
+	r := bufio.NewReaderSize(s.conn, energyshare.MaxLine)
 	left, at := float64(burst), time.Now()
 	for {
 		line, err := r.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
-			return fmt.Sprintf("an acknowledgment is longer than %d bytes", share.MaxLine)
+			return fmt.Sprintf("an acknowledgment is longer than %d bytes", energyshare.MaxLine)
 		}
 		if err != nil {
 			return ""
@@ -258,7 +258,7 @@ func (s *stream) readAcks() string {
 		if at = now; left < 0 {
 			return fmt.Sprintf("more than %d acknowledgments a second", perSecond)
 		}
-		a, err := share.DecodeAck(line)
+		a, err := energyshare.DecodeAck(line)
 		if err != nil {
 			return err.Error()
 		}
@@ -267,7 +267,7 @@ func (s *stream) readAcks() string {
 }
 
 // countAck counts an acknowledgment, once for each share.
-func (r *Publisher) countAck(g *guest, a share.Ack) {
+func (r *Publisher) countAck(g *guest, a energyshare.Ack) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a == g.acked {

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/guest/publish"
-	"mete.dev/mete/internal/guest/share"
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
-	_ "mete.dev/mete/internal/testkit/codecs"
+	_ "mete.dev/mete/internal/testkit/wirewarm"
 )
 
 var _ publish.Listener = (*vsock.Listener)(nil)
@@ -70,12 +70,12 @@ func (l *listener) call(t *testing.T, cid uint32) *caller {
 }
 
 // next reads a line.
-func (c *caller) next() (share.Message, error) {
+func (c *caller) next() (energyshare.Message, error) {
 	line, err := c.lines.ReadBytes('\n')
 	if err != nil {
-		return share.Message{}, err
+		return energyshare.Message{}, err
 	}
-	return share.Decode(line)
+	return energyshare.Decode(line)
 }
 
 // gets reads the share of a tick.
@@ -111,7 +111,7 @@ func (c *caller) send(text string) {
 
 func (c *caller) acks(i int, n, energy int64) {
 	c.t.Helper()
-	c.send(string(share.AppendAck(nil, share.Ack{Epoch: given(i, "", 0).Share.Epoch, N: n * 1000, Energy: energy})))
+	c.send(string(energyshare.AppendAck(nil, energyshare.Ack{Epoch: given(i, "", 0).Share.Epoch, N: n * 1000, Energy: energy})))
 }
 
 // serving runs f with a publisher that serves a listener, in virtual time.
@@ -229,7 +229,7 @@ func TestServeRefuses(t *testing.T) {
 		many := second
 		go func() {
 			for range 1000 {
-				if _, err := many.Write(share.AppendAck(nil, share.Ack{Epoch: "E", N: 1})); err != nil {
+				if _, err := many.Write(energyshare.AppendAck(nil, energyshare.Ack{Epoch: "E", N: 1})); err != nil {
 					return
 				}
 			}
@@ -274,7 +274,7 @@ func TestServeRefusals(t *testing.T) {
 // TestServePorts checks that a publisher listens at a port that no ordinary user can have, and for guests
 // that know no other at one that all can have. Each works without the other.
 func TestServePorts(t *testing.T) {
-	for _, missing := range []uint32{0, share.Port, share.OpenPort} {
+	for _, missing := range []uint32{0, energyshare.Port, energyshare.OpenPort} {
 		synctest.Test(t, func(t *testing.T) {
 			var log strings.Builder
 			r, err := publish.New(publish.Config{VSock: true}, slog.New(slog.NewTextHandler(&log, nil)))

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
@@ -80,7 +80,7 @@ func TestListen(t *testing.T) {
 // listen at others.
 func TestListenReserved(t *testing.T) {
 	if what := os.Getenv("METE_TEST_LISTEN"); what != "" {
-		for _, port := range []uint32{share.Port, 1023} {
+		for _, port := range []uint32{energyshare.Port, 1023} {
 			l, err := vsock.Listen(port)
 			denied := errors.Is(err, fault.ErrDenied) && strings.Contains(fault.Hint(err), "CAP_NET_BIND_SERVICE")
 			if denied != (what == "denied") || !denied && err != nil && !errors.Is(err, fault.ErrConflict) {

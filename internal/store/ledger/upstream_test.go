@@ -30,8 +30,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit"
-	_ "mete.dev/mete/internal/testkit/codecs"
 	"mete.dev/mete/internal/testkit/ledgertest"
+	_ "mete.dev/mete/internal/testkit/wirewarm"
 )
 
 const day = 24 * 60

@@ -11,16 +11,16 @@ import (
 	"syscall"
 	"time"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 )
 
 // share reads the latest share of the guest from the file on this machine.
-func (r *rig) share() (m share.Message, ok bool) {
-	b, err := os.ReadFile(filepath.Join(r.dir, "shares", name, share.File))
+func (r *rig) share() (m energyshare.Message, ok bool) {
+	b, err := os.ReadFile(filepath.Join(r.dir, "shares", name, energyshare.File))
 	if err != nil {
 		return m, false
 	}
-	if m, err = share.Decode(b); err != nil {
+	if m, err = energyshare.Decode(b); err != nil {
 		r.t.Errorf("%v: %s", err, b) // a partial file is an error
 	}
 	r.seen.note(m)
@@ -76,7 +76,7 @@ func (r *rig) checkFiles() {
 	r.startGuest()
 	r.await(60*time.Second, "the guest's agent receives shares", r.sharesArrive)
 	const out = "/back/seen"
-	pid, err := r.vm.Start("", nil, "/bin/peer", "file", "/var/scaphandre/"+share.File, out)
+	pid, err := r.vm.Start("", nil, "/bin/peer", "file", "/var/scaphandre/"+energyshare.File, out)
 	if err != nil {
 		r.t.Fatal(err)
 	}

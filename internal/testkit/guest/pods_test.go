@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
 	"mete.dev/mete/internal/testkit/prometheus"
@@ -85,8 +85,8 @@ func (r *rig) noteShares() {
 			case <-ended:
 				return
 			case <-time.After(50 * time.Millisecond):
-				if b, err := os.ReadFile(filepath.Join(r.dir, "shares", name, share.File)); err == nil {
-					if m, err := share.Decode(b); err == nil {
+				if b, err := os.ReadFile(filepath.Join(r.dir, "shares", name, energyshare.File)); err == nil {
+					if m, err := energyshare.Decode(b); err == nil {
 						r.seen.note(m)
 					}
 				}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/collect/powersim"
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
@@ -217,7 +217,7 @@ func (r *rig) boot() {
 
 // dial connects the guest to the agent of this machine, if allowed.
 func (r *rig) dial(port uint32) (net.Conn, error) {
-	if port != share.Port || !r.open.Load() {
+	if port != energyshare.Port || !r.open.Load() {
 		return nil, fault.ErrUnavailable
 	}
 	c, err := net.Dial("unix", r.socket())

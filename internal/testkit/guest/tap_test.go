@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 )
 
 // boottime returns CLOCK_BOOTTIME in ns, the clock of share timestamps.
@@ -23,21 +23,21 @@ func boottime() int64 {
 // A record holds the shares of a guest as this machine sees them.
 type record struct {
 	mu     sync.Mutex
-	shares map[int64]share.Message // by n
+	shares map[int64]energyshare.Message // by n
 }
 
 // note stores a share.
-func (r *record) note(m share.Message) {
+func (r *record) note(m energyshare.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shares == nil {
-		r.shares = map[int64]share.Message{}
+		r.shares = map[int64]energyshare.Message{}
 	}
 	r.shares[m.N] = m
 }
 
 // get returns the n-th share.
-func (r *record) get(n int64) (share.Message, bool) {
+func (r *record) get(n int64) (energyshare.Message, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, ok := r.shares[n]
@@ -61,7 +61,7 @@ type tap struct {
 	mu       sync.Mutex
 	down, up []byte // incomplete lines
 	ages     []time.Duration
-	acks     []share.Ack
+	acks     []energyshare.Ack
 }
 
 // Read returns the data of the host's agent.
@@ -70,7 +70,7 @@ func (t *tap) Read(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.down = each(append(t.down, b[:n]...), func(line []byte) {
-		if m, err := share.Decode(line); err == nil {
+		if m, err := energyshare.Decode(line); err == nil {
 			t.seen.note(m)
 		}
 	})
@@ -82,7 +82,7 @@ func (t *tap) Write(b []byte) (int, error) {
 	now := boottime()
 	t.mu.Lock()
 	t.up = each(append(t.up, b...), func(line []byte) {
-		a, err := share.DecodeAck(line)
+		a, err := energyshare.DecodeAck(line)
 		if err != nil {
 			return
 		}
@@ -108,7 +108,7 @@ func each(b []byte, line func([]byte)) []byte {
 }
 
 // acked returns the guest's answers on this connection so far, with the ages of the shares.
-func (t *tap) acked() ([]share.Ack, []time.Duration) {
+func (t *tap) acked() ([]energyshare.Ack, []time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.acks), slices.Clone(t.ages)

@@ -18,7 +18,7 @@ import (
 	"strconv"
 	"time"
 
-	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/guest/energyshare"
 	"mete.dev/mete/internal/host/vsock"
 )
 
@@ -104,7 +104,7 @@ func file(name, out string) error {
 		if err != nil {
 			continue // missing for a moment
 		}
-		m, err := share.Decode(b)
+		m, err := energyshare.Decode(b)
 		if err != nil {
 			return err // a partial file is an error
 		}
@@ -121,7 +121,7 @@ func file(name, out string) error {
 // stream answers each share with its own energy, until it is killed.
 func stream() error {
 	for ; ; time.Sleep(200 * time.Millisecond) {
-		c, err := dial(vsock.Host, share.Port)
+		c, err := dial(vsock.Host, energyshare.Port)
 		if err != nil {
 			continue // no listener for a moment
 		}
@@ -131,12 +131,12 @@ func stream() error {
 			if err != nil {
 				break
 			}
-			m, err := share.Decode(line)
+			m, err := energyshare.Decode(line)
 			if err != nil {
 				fmt.Println("peer:", err)
 				break
 			}
-			if _, err := c.Write(share.AppendAck(nil, share.Ack{Epoch: m.Epoch, N: m.N, Energy: m.Energy()})); err != nil {
+			if _, err := c.Write(energyshare.AppendAck(nil, energyshare.Ack{Epoch: m.Epoch, N: m.N, Energy: m.Energy()})); err != nil {
 				break
 			}
 		}

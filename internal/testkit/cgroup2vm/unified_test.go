@@ -1,6 +1,6 @@
-// Package unified runs tests of other packages in a virtual machine whose control groups are
+// Package cgroup2vm runs tests of other packages in a virtual machine whose control groups are
 // version 2 alone, with all controllers, as most machines have them.
-package unified
+package cgroup2vm
 
 import (
 	"errors"

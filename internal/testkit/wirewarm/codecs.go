@@ -1,7 +1,7 @@
-// Package codecs uses, when it is imported, the encoder and the decoder of package wire, which make channels at their first
+// Package wirewarm uses, when it is imported, the encoder and the decoder of package wire, which make channels at their first
 // use. One that was made in a bubble of synctest ends the program when it is used outside: so tests in bubbles of packages
 // that use wire import this package, and may run in any order.
-package codecs
+package wirewarm
 
 import (
 	"mete.dev/mete/internal/delivery/wire"

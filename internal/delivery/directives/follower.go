@@ -1,6 +1,6 @@
-// Package follower takes directives from a server: it waits for changes, verifies each section, gives it to the part of the agent
+// Package directives takes directives from a server: it waits for changes, verifies each section, gives it to the part of the agent
 // that follows it, and keeps it on disk until it expires.
-package follower
+package directives
 
 import (
 	"context"

@@ -1,6 +1,6 @@
-// Package peers computes what other tools, Kepler and Scaphandre, would report for the same
+// Package othertools computes what other tools, Kepler and Scaphandre, would report for the same
 // machine, for comparisons in tests.
-package peers
+package othertools
 
 import "math/bits"
 

@@ -1,9 +1,9 @@
-// Package share is the text format of the energy that a host gives a virtual machine, and of the
+// Package energyshare is the text format of the energy that a host gives a virtual machine, and of the
 // acknowledgments: docs/formats/share.md describes it.
 //
 // Each message is one line of JSON. Integers that can exceed 2^53, above which some JSON readers
 // lose digits, are strings of decimal digits.
-package share
+package energyshare
 
 import (
 	"encoding/json"
