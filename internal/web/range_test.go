@@ -109,12 +109,13 @@ func instants(t *testing.T, ctx context.Context) {
 		return [["-3h", "now"], ["-1d", "now"], ["-1h", "now"], ["1772800000", "1772800600"], ["-2h", "-1h"], ["yesterdy", "now"], ["", "now"], ["-1h", ""], ["now", "-1h"], ["-1h", "1772896460"], ["1772910000", "1772920000"]].map(([a, b]) => { const r = rangeOf(a, b, now); return r.wrong ? r.wrong + ": " + r.why.split(/(?<=\.) /)[0] : [r.range, r.from, r.to].join("/"); });`,
 		`["3h//","24h//","//","/1772800000/1772800600","/1772892800/1772896401","from: “yesterdy” is not a time.","from: The start is missing.","to: The end is missing.","to: The end must be after the start.","to: The range must be at least a minute long.","from: The start must be at least a minute ago."]`)
 	expect(t, ctx, "ranges of any length", `
-		const { spanOf, named, begin } = await of("span.js");
+		const { spanOf, named, setDefaultRange } = await of("span.js"), { orderOf } = await of("table.js");
 		const at = (query) => { const s = spanOf(query, 1772900000); return [s.name, s.length, s.step, Boolean(s.open)].join(" "); };
-		const list = [[7200, 86400, 5400, 90, 172800].map(named).join(), at({ range: "2h" }), at({ range: "14d" }), at({ range: "3650d" }), (begin(1), at({ range: "30s" })), at({ from: "1772890000", to: "1772990000" }), at({ from: "1772890000", to: "1772893600" })];
-		begin(3600);
-		return list;`,
-		`["2h,24h,90m,90s,2d","2h 7200 30 false","14d 1209600 7200 false","3650d 315360000 1382400 false","15m 900 10 false"," 10000 60 true"," 3600 15 false"]`)
+		const list = [[7200, 86400, 5400, 90, 172800].map(named).join(), at({ range: "2h" }), at({ range: "14d" }), at({ range: "3650d" }), (setDefaultRange(1), at({ range: "30s" })), at({ from: "9e15", to: "1e16" }), at({ from: "1772890000", to: "1772990000" }), at({ from: "1772890000", to: "1772893600" })];
+		setDefaultRange(3600);
+		const columns = [{ key: "name", value: (r) => r }, { key: "strip" }, { key: "cpu", num: true, value: (r) => r }];
+		return [...list, ...["strip", "cpu", "cpu.up", "", "x.down"].map((word) => { const o = orderOf(columns, word); return o.column.key + (o.down ? " down" : " up"); })];`,
+		`["2h,24h,90m,90s,2d","2h 7200 30 false","14d 1209600 7200 false","3650d 315360000 1382400 false","15m 900 10 false","15m 900 10 false"," 10000 60 true"," 3600 15 false","name up","cpu down","cpu up","name up","name down"]`)
 }
 
 // exports checks the CSV of a chart, and how choices of series stand in the address.

@@ -2,7 +2,7 @@
 import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
 import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown, whyUnsaved, setUnsaved } from "./api.js";
 import { go, href, ranged } from "./route.js";
-import { ranges, choose, spanOf, begin, pan, widen, toNow } from "./span.js";
+import { ranges, choose, spanOf, setDefaultRange, pan, widen, toNow } from "./span.js";
 import { Span } from "./range.js";
 import { refresh } from "./refresh.js";
 import { useHere, useData, useNarrow, isLoaded, Legend, Dialog } from "./ui.js";
@@ -136,7 +136,7 @@ function App() {
   const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [tries], 0, true); // it is fixed when mete up starts
   const page = pages.find((p) => p.match(path));
   const oldest = useMemo(() => (who.data ? Math.min(...who.data.nodes.map((n) => Date.parse(n.enrolled_at))) : 0), [Boolean(who.data)]);
-  if (oldest && Number.isFinite(oldest)) begin((Date.now() - oldest) / 1000);
+  if (oldest && Number.isFinite(oldest)) setDefaultRange((Date.now() - oldest) / 1000);
   const title = page ? (page.name ? page.name(path, query) : page.title) : "Not found";
   useEffect(() => { document.title = title + " · mete"; }, [title]);
   useKeys(query, showKeys);

@@ -4,15 +4,13 @@ import { here, put } from "./route.js";
 import { useTurn, isPaused } from "./refresh.js";
 
 export const ranges = [["15m", 900], ["1h", 3600], ["6h", 21600], ["24h", 86400], ["7d", 604800], ["30d", 2592000]];
-let first = "1h";
+let defaultRange = "1h";
 
-// begin says what is shown where the URL says nothing: an hour, less where nothing
-// is known for as long.
-export function begin(seconds) { first = seconds < 1500 ? "15m" : "1h"; }
-export const firstRange = () => first;
+// setDefaultRange sets what is shown where the URL names no range: an hour, or less where the data goes back
+// only so many seconds.
+export function setDefaultRange(seconds) { defaultRange = seconds < 1500 ? "15m" : "1h"; }
 
-// fresh is by how many seconds at most the end of a range lies before now: as often
-// as there are new readings, about.
+// fresh is how far, in seconds, the end of a range may lag behind now: about the interval of new readings.
 const fresh = 15;
 
 const lengths = { w: 604800, d: 86400, h: 3600, m: 60, s: 1, ms: 1e-3, us: 1e-6, "µs": 1e-6, ns: 1e-9 };
@@ -61,7 +59,7 @@ function parsed(text, now) {
   return utc / 1000 + part - (m[9][0] === "-" ? -1 : 1) * (away[0] * 3600 + away[1] * 60);
 }
 
-// midnight is the begin of the day that is so many days after that of now.
+// midnight is the start of the day that is so many days after that of now.
 function midnight(now, days) { const d = new Date(now * 1000); return new Date(d.getFullYear(), d.getMonth(), d.getDate() + days).getTime() / 1000; }
 
 // periods are ranges of the calendar, in the browser's zone: name and the ends at a time. A week
@@ -86,7 +84,7 @@ export function rangeOf(from, to, now = Date.now() / 1000) {
   if (a > now - 60) return { wrong: "from", why: "The start must be at least a minute ago." };
   if (b - a < 60) return { wrong: "to", why: "The range must be at least a minute long." };
   const back = from.trim().startsWith("-") && to.trim() === "now" ? lengthOf(from.trim().slice(1)) : 0;
-  if (back && back % 60 === 0) return { range: named(back) === first ? "" : named(back), from: "", to: "" };
+  if (back && back % 60 === 0) return { range: named(back) === defaultRange ? "" : named(back), from: "", to: "" };
   return { from: Math.floor(a), to: Math.ceil(b) };
 }
 
@@ -97,18 +95,19 @@ export function written(at) {
 }
 
 // spanOf is the range that a query names: { from, to, step } in seconds, with the
-// name of it: of a preset, or its length. It moves with time unless both ends are given, and ends
-// now, whatever the step: from and to are whole steps apart, and no multiples of it. Of a range with two ends,
-// start is the one that was chosen, up to a step after from: sums begin there. open says
-// that the end is yet to come: then it goes on with time too.
+// name of it: of a preset, or its length. It moves with time unless both ends are given, and ends now. from
+// and to are whole steps apart, but not multiples of the step. With both ends given, start is the chosen
+// start, at most a step after from: sums begin at start. open: the chosen end is in the future, so the range
+// still grows. A query that names no range, or one that cannot be shown, has the default range.
 export function spanOf(query, now = Date.now() / 1000) {
   const a = Math.floor(Number(query.from)), b = Math.ceil(Number(query.to));
-  if (query.from && query.to && b > a) {
+  if (query.from && query.to && earliest <= a && a < b && b <= latest) {
     // What is yet to come has no readings: the last value would be of none.
     const to = a < now - 60 ? Math.min(b, Math.floor(now)) : b, step = stepOf(to - a);
     return stepped({ name: "", start: a, from: to - Math.ceil((to - a) / step) * step, to, step, open: to < b });
   }
-  const own = lengthOf(query.range || ""), [name, length] = own >= 60 && own % 60 === 0 && own < now ? [query.range, own] : ranges.find(([n]) => n === first);
+  const own = lengthOf(query.range || ""), isRange = own >= 60 && own % 60 === 0 && own < now;
+  const [name, length] = isRange ? [query.range, own] : ranges.find(([n]) => n === defaultRange);
   const step = stepOf(length), each = Math.min(step, fresh), to = Math.floor(now / each) * each;
   return stepped({ name, from: to - length, to, step });
 }
@@ -118,8 +117,7 @@ function stepOf(length) {
   return Math.ceil(length / 240 / 86400) * 86400;
 }
 
-// The window of rates is two steps, and long enough for two readings of windows of a minute,
-// the longest that there are.
+// Rates look back two steps, and at least 120 s: two readings at the longest interval, a minute.
 function stepped(s) { const start = s.start ?? s.from; return { ...s, start, length: s.to - start, window: Math.max(120, s.step * 2) }; }
 
 // fitted is a span from a later begin.
@@ -152,7 +150,7 @@ export function useSpan(query) {
   return useMemo(() => s, [s.start, s.from, s.to, s.step]);
 }
 
-export const choose = (name) => put({ range: name === first ? "" : name, from: "", to: "" });
+export const choose = (name) => put({ range: name === defaultRange ? "" : name, from: "", to: "" });
 // zoom shows a range with two ends. The one before it, if it moves with time, stays in the query:
 // it is the way back.
 export const zoom = (from, to) => put({ from: Math.round(from), to: Math.round(to) });

@@ -19,11 +19,11 @@ export function sortBy(rows, column, down) {
   return list.map(([, r]) => r);
 }
 
-// useOrder is the column by which a table is sorted, and the direction, from the URL.
-function useOrder(columns, name) {
-  const { query } = useHere();
-  const [by, way] = (query[name] || "").split(".");
-  const column = columns.find((c) => c.key === by) || columns.find((c) => c.first) || columns[0];
+// orderOf returns the column by which a table is sorted, and the direction, from a word such as "cpu.down". A word that
+// names none that can be sorted has the order of the table.
+export function orderOf(columns, word) {
+  const [by, way] = word.split(".");
+  const column = columns.find((c) => c.value && c.key === by) || columns.find((c) => c.first) || columns[0];
   return { column, down: way ? way !== "up" : Boolean(column.num) };
 }
 
@@ -78,13 +78,14 @@ function usePlace(count, box, on) {
   return [at, look];
 }
 
-// Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
-// width, grows }; one that grows has at least its width, and the room that others leave. A table cannot be sorted by one without value. seen is called
-// with the visible rows. With wraps, rows have different heights, and up to 500 are drawn. Rows of
-// a higher rank come last, in any order. mark is the class of a row. One of few rows is shown as a whole: nothing says that more
-// follow. One of more rows says which of them are seen; one that is not tall can be shown as a whole too.
+// Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help, width, grows };
+// one that grows has at least its width, and the room that others leave. Columns without value are not
+// sortable. seen is called with the visible rows. With wraps, rows have different heights, and up to 500 are
+// drawn. Rows of a higher rank come last, whichever column sorts. mark is the class of a row. A table of few
+// rows is shown as a whole. One of more rows says which of them are seen; one that is not tall can be shown
+// as a whole too.
 export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps, rank, mark }) {
-  const { column, down } = useOrder(columns, name);
+  const { query } = useHere(), { column, down } = orderOf(columns, query[name] || "");
   const box = useRef();
   const sorted = useMemo(() => { const list = sortBy(rows, column, down); return rank ? list.sort((a, b) => rank(a) - rank(b)) : list; }, [rows, column.key, down]);
   const { first, last, look } = useWindow(wraps ? 0 : sorted.length, box, wraps ? Math.min(sorted.length, 500) : undefined);
@@ -119,6 +120,6 @@ export function Columns({ columns, shown }) {
     put({ cols: next.join("~") }, true);
   };
   return html`<div class="menu" ref=${box}><button type="button" aria-expanded=${open ? "true" : "false"} onClick=${() => set(!open)}>Columns</button>
-    ${open && html`<fieldset class="pop"><legend class="hidden">columns</legend>${columns.filter((c) => !c.always).map((c) => html`<label><input type="checkbox" checked=${shown.includes(c.key)} onChange=${() => flip(c.key)} /> ${c.long || c.title}</label>`)}
+    ${open && html`<fieldset class="pop"><legend class="hidden">columns</legend>${columns.filter((c) => !c.always).map((c) => html`<label><input type="checkbox" checked=${shown.includes(c.key)} disabled=${shown.length === 1 && shown[0] === c.key} onChange=${() => flip(c.key)} /> ${c.long || c.title}</label>`)}
       <button type="button" class="quiet" onClick=${() => put({ cols: "" }, true)}>Reset columns</button></fieldset>`}</div>`;
 }
