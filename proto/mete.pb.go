@@ -191,6 +191,7 @@ const (
 	Resource_RESOURCE_NETWORK_TX_PEERING    Resource = 54 // bytes: bytes sent to peered networks
 	Resource_RESOURCE_NETWORK_RX_INTERNET   Resource = 55 // bytes: bytes received from the internet
 	Resource_RESOURCE_NETWORK_TX_INTERNET   Resource = 56 // bytes: bytes sent to the internet
+	Resource_RESOURCE_STORAGE               Resource = 57 // byte_s: local disk space used over time: of containers the writable layer and logs, of pods the emptyDir volumes
 )
 
 // Enum value maps for Resource.
@@ -253,6 +254,7 @@ var (
 		54: "RESOURCE_NETWORK_TX_PEERING",
 		55: "RESOURCE_NETWORK_RX_INTERNET",
 		56: "RESOURCE_NETWORK_TX_INTERNET",
+		57: "RESOURCE_STORAGE",
 	}
 	Resource_value = map[string]int32{
 		"RESOURCE_UNSPECIFIED":           0,
@@ -312,6 +314,7 @@ var (
 		"RESOURCE_NETWORK_TX_PEERING":    54,
 		"RESOURCE_NETWORK_RX_INTERNET":   55,
 		"RESOURCE_NETWORK_TX_INTERNET":   56,
+		"RESOURCE_STORAGE":               57,
 	}
 )
 
@@ -1454,7 +1457,7 @@ const file_mete_proto_rawDesc = "" +
 	"\x06Opened\x12\x0f\n" +
 	"\vOPENED_NONE\x10\x00\x12\x0f\n" +
 	"\vOPENED_LAST\x10\x01\x12\x0f\n" +
-	"\vOPENED_TOLD\x10\x02*\xbe\f\n" +
+	"\vOPENED_TOLD\x10\x02*\xd4\f\n" +
 	"\bResource\x12\x18\n" +
 	"\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRESOURCE_CPU\x10\x01\x12\x15\n" +
@@ -1513,7 +1516,8 @@ const file_mete_proto_rawDesc = "" +
 	"\x1bRESOURCE_NETWORK_RX_PEERING\x105\x12\x1f\n" +
 	"\x1bRESOURCE_NETWORK_TX_PEERING\x106\x12 \n" +
 	"\x1cRESOURCE_NETWORK_RX_INTERNET\x107\x12 \n" +
-	"\x1cRESOURCE_NETWORK_TX_INTERNET\x108B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
+	"\x1cRESOURCE_NETWORK_TX_INTERNET\x108\x12\x14\n" +
+	"\x10RESOURCE_STORAGE\x109B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
 
 var (
 	file_mete_proto_rawDescOnce sync.Once

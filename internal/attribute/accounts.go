@@ -93,7 +93,7 @@ type account struct {
 	previous *usage.Reading           // of the previous tick; &reading if they are equal
 	guest    *guest                   // nil if the account never hosted a virtual machine
 	held     map[usage.Resource]int64 // as in usage.Group
-	classes  *usage.ClassBytes        // network traffic by class in the open window; nil if there was none, as of most groups
+	apart    *apart                   // nil for most groups
 
 	short     workload.ShortID // of identity
 	serial    uint64           // never reused within a boot
@@ -141,6 +141,20 @@ func New(node string) *Accounts {
 	id := workload.NewID(node, workload.Idle, "")
 	return &Accounts{node: node, idle: newAccount(account{slot: usage.NoSlot,
 		w: workload.Workload{ID: id, Kind: workload.Idle, Name: "idle"}})}
+}
+
+// apart is what few accounts have.
+type apart struct {
+	storage storage
+	classes *usage.ClassBytes // network traffic by class in the open window; nil if there was none
+}
+
+// makeApart returns a's apart, and makes it if there is none.
+func (a *account) makeApart() *apart {
+	if a.apart == nil {
+		a.apart = &apart{}
+	}
+	return a.apart
 }
 
 // newAccount returns an account without a previous reading.
@@ -210,6 +224,7 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 		a.final, a.uncertain, a.round = g.Final, false, acc.round
 		a.cpuLimit, a.memoryLimit, a.held = g.CPULimit, g.MemoryLimit, g.Held
 		acc.replaceReading(a, g)
+		a.setStorage(g)
 		if g.Classes != nil {
 			for r, bytes := range g.Classes.All() {
 				a.addClass(r, bytes)

@@ -215,8 +215,14 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 		if a.total.add(&row.Usage) {
 			a.dirty.sets = true
 		}
+		if row.Usage.Amount[usage.Storage] != 0 {
+			a.dirty.set |= 1 << usage.Storage
+		}
 		row.Has = a.total.row(&row.Total)
-		a.window, a.classes, a.repeated = usage.GroupUsage{}, nil, false
+		a.window, a.repeated = usage.GroupUsage{}, false
+		if a.apart != nil {
+			a.apart.classes = nil
+		}
 		if a.guest != nil {
 			acc.closeHandover(a)
 		}

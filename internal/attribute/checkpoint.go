@@ -15,7 +15,7 @@ import (
 // Integrals of unchanged levels are not included; Restore computes them. Records of ends may follow
 // each of them.
 const (
-	checkpointVersion = 6 // version 1 has no energy, 2 no virtual machines, 3 no idle time, 4 no resources past 31, 5 no surplus of an outage
+	checkpointVersion = 7 // version 1 has no energy, 2 no virtual machines, 3 no idle time, 4 no resources past 31, 5 no surplus of an outage, 6 no disk space
 	recordFull        = 'F'
 	recordDelta       = 'D'
 	recordEnds        = 'E' // see ends.go
@@ -237,7 +237,7 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 	}
 	dst = binary.AppendUvarint(dst, uint64(set))
 	for r := range set.All() {
-		if usage.Classified.Has(r) {
+		if usage.Apart.Has(r) {
 			dst = appendSum(dst, a.total.sum(r))
 			continue
 		}

@@ -7,18 +7,23 @@ import (
 
 // addClass adds network traffic of a class to the open window.
 func (a *account) addClass(r usage.Resource, bytes int64) {
-	if a.classes == nil {
-		a.classes = new(usage.ClassBytes)
+	to := a.makeApart()
+	if to.classes == nil {
+		to.classes = new(usage.ClassBytes)
 	}
-	a.classes.Add(r, bytes)
+	to.classes.Add(r, bytes)
 	a.dirty.set |= 1 << r
 }
 
-// use returns the use of the open window, with its traffic by class.
+// use returns the use of the open window, with its disk space and traffic by class.
 func (a *account) use() usage.Usage {
 	u := a.window.Usage()
-	if a.classes != nil {
-		for r, v := range a.classes.All() {
+	if a.apart == nil {
+		return u
+	}
+	a.apart.storage.put(&u)
+	if a.apart.classes != nil {
+		for r, v := range a.apart.classes.All() {
 			u.Put(r, v, usage.Measured)
 		}
 	}

@@ -244,6 +244,9 @@ func (acc *Accounts) bookEnd(a *account, e *end) {
 	for r := range (e.use.Present & usage.Classified).All() {
 		a.addClass(r, e.use.Amount[r])
 	}
+	if e.use.Present.Has(usage.Storage) {
+		a.makeApart().storage = storage{booked: e.use.Amount[usage.Storage], ended: true}
+	}
 	for r := range (u.Present & (nested | energySet)).All() {
 		u.Amount[r] = 0
 	}

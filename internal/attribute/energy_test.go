@@ -358,7 +358,7 @@ func TestCheckpointFormat(t *testing.T) {
 	for _, rec := range append(v.records, acc.Ends(nil, nil)) {
 		fmt.Fprintf(&text, "%x\n", rec)
 	}
-	const path = "testdata/checkpoint-v6.hex"
+	const path = "testdata/checkpoint-v7.hex"
 	if *update {
 		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
 			t.Fatal(err)

@@ -236,7 +236,7 @@ func (r *restorer) guest(a *restored, parts uint64) {
 }
 
 func (r *restorer) resource(a *restored, res usage.Resource) {
-	if usage.Classified.Has(res) {
+	if usage.Apart.Has(res) {
 		a.total.set(res, r.sum())
 		return
 	}

@@ -94,11 +94,11 @@ func (s *scanner) presence() (present usage.Set, q usage.Qualities) {
 	return present, q
 }
 
-// readingSet reads a set of resources that groups show, which excludes energy and traffic by class.
+// readingSet reads a set of resources that groups show, which excludes energy and those of usage.Apart.
 func (s *scanner) readingSet() usage.Set {
 	v := s.set()
-	s.bad = s.bad || v&(energySet|usage.Classified) != 0
-	return v &^ (energySet | usage.Classified)
+	s.bad = s.bad || v&(energySet|usage.Apart) != 0
+	return v &^ (energySet | usage.Apart)
 }
 
 func (s *scanner) level(v int64) int64 {

@@ -11,7 +11,7 @@ import (
 
 // TestAccountSize checks that an account fits into 2048 bytes, one of the sizes in which Go allocates, 8 of which it
 // needs itself. There is one for each group: the next larger size, 2304, takes 1.6 MiB more of an agent with 5000 groups.
-// Fields that few workloads have belong behind a pointer that is nil for the others, as account.classes and total.rare.
+// Fields that few workloads have belong behind a pointer that is nil for the others, as account.apart and total.rare.
 func TestAccountSize(t *testing.T) {
 	t.Parallel()
 	if size, most := unsafe.Sizeof(account{}), uintptr(2048-8); size > most {

@@ -19,7 +19,7 @@ func TestSlots(t *testing.T) {
 		seen[k] = r
 		count[table]++
 	}
-	for r := range usage.Metered.All() {
+	for r := range (usage.Metered &^ usage.Apart).All() {
 		d := r.Detail()
 		if d.Inclusive && d.Kind != usage.Peak {
 			own(0, r, nestedSlot[r], nestedSlots)

@@ -10,7 +10,7 @@ import (
 
 // A total is everything booked to an account. It does not overflow.
 type total struct {
-	// rare has the sums that few groups have: those of usage.Classified, and those of more than 64 bits.
+	// rare has the sums that few groups have: those of usage.Apart, and those of more than 64 bits.
 	rare    map[usage.Resource]unit.Sum
 	present usage.Set
 	quality usage.Qualities

@@ -58,8 +58,8 @@ func TestNames(t *testing.T) {
 	if got, ok := metric.FindResource("mete_workload_energy_joules_total", func(string) string { return "none" }); ok {
 		t.Errorf("an unknown domain is %s", got)
 	}
-	// Those of traffic by class are there only where traffic has one.
-	if most := 36 + usage.Classified.Len(); len(seen) > most {
+	// Those apart are there only where traffic has a class, and for containers and pods.
+	if most := 36 + usage.Apart.Len(); len(seen) > most {
 		t.Errorf("%d series for each workload, more than %d", len(seen), most)
 	}
 }

@@ -3,7 +3,7 @@ package usage
 import "time"
 
 // A GroupUsage is a Usage without the resources that no [Reading] and no energy meter shows: what is
-// specified, and traffic by class. There are two for each group that an agent measures, so the size counts.
+// specified, and those of [Apart]. There are two for each group that an agent measures, so the size counts.
 type GroupUsage struct {
 	Present Set
 	Quality Qualities
@@ -32,7 +32,7 @@ func (u *GroupUsage) Usage() Usage {
 
 // OfGroup returns u without the resources that a GroupUsage lacks.
 func (u *Usage) OfGroup() GroupUsage {
-	of := GroupUsage{Present: u.Present & Metered &^ Classified, Covered: u.Covered}
+	of := GroupUsage{Present: u.Present & Metered &^ Apart, Covered: u.Covered}
 	of.Quality = u.Quality.Only(of.Present)
 	copy(of.Amount[:], u.Amount[:])
 	return of

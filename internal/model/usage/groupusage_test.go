@@ -15,7 +15,7 @@ func TestGroupUsage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var want usage.Usage
 		var got usage.GroupUsage
-		resource := rapid.SampledFrom(slices.Collect((usage.Metered &^ usage.Classified).All()))
+		resource := rapid.SampledFrom(slices.Collect((usage.Metered &^ usage.Apart).All()))
 		for range rapid.IntRange(1, 4).Draw(t, "parts") {
 			var part usage.Usage
 			var group usage.GroupUsage

@@ -79,8 +79,10 @@ const (
 	NetworkRxInternet Resource = 55 // bytes received from the internet
 	NetworkTxInternet Resource = 56 // bytes sent to the internet
 
+	Storage Resource = 57 // disk space used, over time
+
 	// Limit is one more than the highest resource number.
-	Limit = 57
+	Limit = 58
 
 	// ReadingLimit is one more than the highest number of the resources that a Reading holds.
 	ReadingLimit = 36
@@ -172,6 +174,8 @@ var details = [Limit]Detail{
 	NetworkTxPeering:  {"network_tx_peering", unit.Byte, Counter, 0, false, "bytes sent to peered networks"},
 	NetworkRxInternet: {"network_rx_internet", unit.Byte, Counter, 0, false, "bytes received from the internet"},
 	NetworkTxInternet: {"network_tx_internet", unit.Byte, Counter, 0, false, "bytes sent to the internet"},
+
+	Storage: {"storage", unit.ByteSecond, Integral, unit.Byte, false, "local disk space used over time: of containers the writable layer and logs, of pods the emptyDir volumes"},
 }
 
 // Specified are the resources that follow from the specification of a workload and not from its use: a server books them.
@@ -180,6 +184,9 @@ const Specified Set = 1<<CPUReserved | 1<<CPULimit | 1<<MemoryReserved | 1<<Memo
 
 // Metered are the resources that agents measure.
 const Metered = All &^ Specified
+
+// Apart are the metered resources that no [Reading] holds, as few groups have them: a Group has them in fields of their own.
+const Apart = Classified | 1<<Storage
 
 // Detail describes r. It panics on a number that is not in the list.
 func (r Resource) Detail() Detail {

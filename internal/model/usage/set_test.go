@@ -51,7 +51,7 @@ func TestNoResource(t *testing.T) {
 // TestReadingLimit checks that the numbers of all resources of readings are below the limit, and that it
 // is no larger than that takes.
 func TestReadingLimit(t *testing.T) {
-	read := usage.Metered &^ usage.Classified
+	read := usage.Metered &^ usage.Apart
 	if read>>usage.ReadingLimit != 0 || !read.Has(usage.ReadingLimit-1) {
 		t.Errorf("of the resources %b the limit is %d", read, usage.ReadingLimit)
 	}

@@ -32,12 +32,12 @@ type Reading struct {
 	Apportioned Set
 	// Counted marks counters that the agent itself counts: they start at zero each time it starts.
 	Counted Set
-	// Value holds the value of each metered resource but those by class of traffic, see Group.Classes; no group
+	// Value holds the value of each metered resource but those of Apart, see Group.Classes and Group.Storage; no group
 	// shows energy.
 	Value [ReadingLimit]int64
 }
 
-// Put sets the value of r, which is in Metered and not in Classified.
+// Put sets the value of r, which is in Metered and not in Apart.
 func (g *Reading) Put(r Resource, v int64) {
 	g.Has |= 1 << r
 	g.Value[r] = v
@@ -60,9 +60,14 @@ type Group struct {
 	Final bool
 	// Exact says of a Final group that its CPU time was read as the group ended, not at the
 	// previous tick.
-	Exact    bool
-	Life     workload.Life
-	Workload workload.Workload
+	Exact bool
+	// HasStorage says that Storage is known.
+	HasStorage bool
+	Life       workload.Life
+	Workload   workload.Workload
+	// Storage is the disk space in bytes that the group itself took when it was measured last. It holds until it is measured
+	// again.
+	Storage int64
 	// CPULimit is the largest CPU time that the group may use, in ns per second, and MemoryLimit
 	// the largest number of bytes that may be charged to it; 0 means that the group has no limit of
 	// its own, or that none can be seen.

@@ -28,7 +28,7 @@ func TestResourceNumbersStay(t *testing.T) {
 		42: "reserved_time", 43: "cpu_limited_time", 44: "memory_limited_time",
 		45: "network_rx_node", 46: "network_tx_node", 47: "network_rx_box", 48: "network_tx_box", 49: "network_rx_internal",
 		50: "network_tx_internal", 51: "network_rx_zone", 52: "network_tx_zone", 53: "network_rx_peering", 54: "network_tx_peering",
-		55: "network_rx_internet", 56: "network_tx_internet"}
+		55: "network_rx_internet", 56: "network_tx_internet", 57: "storage"}
 	got := map[usage.Resource]string{}
 	usage.All.Each(func(r usage.Resource) { got[r] = r.String() })
 	if d := cmp.Diff(want, got); d != "" {

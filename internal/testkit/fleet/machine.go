@@ -160,7 +160,7 @@ func (m *machine) putPeak(r *usage.Row, n int, res usage.Resource, v int64) {
 
 func (m *machine) put(r *usage.Row, n int, res usage.Resource, v int64) {
 	q := usage.Measured
-	if res >= usage.EnergyPackage && !usage.Classified.Has(res) {
+	if res >= usage.EnergyPackage && !usage.Apart.Has(res) {
 		q = usage.Apportioned
 	}
 	r.Usage.Put(res, v, q)

@@ -50,7 +50,7 @@ func figureColumns() []figureColumn {
 	}
 }
 
-// reservedColumns are the columns of what is reserved.
+// reservedColumns are the columns of what is reserved, and of what is used beside it and by few.
 func reservedColumns() []figureColumn {
 	of := func(name, title, key string, u unit.Unit) figureColumn {
 		return figureColumn{name: name, title: title, key: key, unit: u, average: true, reserved: true}
@@ -63,6 +63,7 @@ func reservedColumns() []figureColumn {
 		of("memory-reserved", "MEMORY RESERVED", "memory_reserved_byte_seconds", unit.ByteSecond),
 		limit(of("memory-limit", "MEMORY LIMIT", "memory_limit_byte_seconds", unit.ByteSecond), "memory_limited_time_seconds"),
 		of("memory-unused", "MEMORY UNUSED", "memory_unused_byte_seconds", unit.ByteSecond),
+		{name: "storage", title: "STORAGE", key: "storage_byte_seconds", unit: unit.ByteSecond, average: true},
 		of("storage-reserved", "STORAGE RESERVED", "storage_reserved_byte_seconds", unit.ByteSecond),
 		of("gpu-reserved", "GPUS RESERVED", "gpu_reserved_seconds", unit.Nanosecond),
 	}

@@ -83,8 +83,8 @@ func Details(m *live.Machine, r *live.Row, p *Past, width int, o Options) []Line
 		raw, ok := r.Total[name]
 		q := r.Quality[name]
 		if !ok || q == usage.Absent {
-			if usage.Classified.Has(res) {
-				continue // no traffic of the class
+			if usage.Apart.Has(res) {
+				continue // no traffic of the class, or neither a container nor a pod
 			}
 			add(Line{{pad(name, 22) + padLeft(glyphsOf(o).absent, 12), Dim}, {"  absent       " + d.Help, Dim}})
 			continue
