@@ -19,9 +19,9 @@ import (
 	"mete.dev/mete/internal/server"
 )
 
-// randomUsage is the use of some of the resources that agents measure, of any quality. Classes of traffic are parts of others.
+// randomUsage is the use of some of the resources that agents measure, of any quality. Classes of traffic are parts of others, and most workloads have no disk space.
 func randomUsage(rng *rand.Rand) (u usage.Usage) {
-	for r := range (usage.Metered &^ usage.Classified).All() {
+	for r := range (usage.Metered &^ usage.Apart).All() {
 		if rng.IntN(4) == 0 {
 			continue
 		}
