@@ -10,6 +10,7 @@ import (
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/gpu"
 	"mete.dev/mete/internal/collect/sources"
+	"mete.dev/mete/internal/collect/storage"
 	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/job/socket"
 )
@@ -22,6 +23,7 @@ func openAllInOne(ctx context.Context, o up.Options, version string) (up.Meter, 
 	cfg := up.DefaultAllInOne(o.State)
 	cfg.Server.Version = version
 	cfg.Agent.Machine = sources.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto})
+	cfg.Agent.Machine.Storage = storage.Default()
 	cfg.Agent.Machine.Energy.Shares, cfg.Agent.Machine.Energy.VSock = energy.DefaultShares, energy.DefaultVSock(os.Getenv)
 	cfg.Agent.Handover = publish.Default()
 	cfg.Agent.Containers = o.Containers

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -26,6 +27,7 @@ import (
 	"mete.dev/mete/internal/collect/net"
 	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/collect/sources"
+	"mete.dev/mete/internal/collect/storage"
 	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/model/fault"
@@ -84,7 +86,7 @@ type Config struct {
 // Default measures with the best available reader, once a second.
 func Default() Config {
 	c := Config{
-		Machine: sources.Config{Config: sampler.Default(), Reader: sources.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
+		Machine: sources.Config{Config: sampler.Default(), Reader: sources.Auto, Storage: storage.Default(), Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
 		Agent:   agent.Default(),
 		Token:   os.Getenv(secretenv.Token),
 		State:   stateDir(), Socket: socketPath(), Status: "127.0.0.1:9798",
@@ -114,6 +116,9 @@ func (c *Config) Settings() *settings.Set {
 	s.ListFunc("idle-power", "DOMAIN=WATTS", "power that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
 	s.Text(&c.Machine.NetworkClasses, "network-classes", "MODE", "whether to count network traffic by class: auto where the bpf reader can, or off").OneOf(sources.ClassesAuto, sources.ClassesOff)
 	s.ListFunc("network-prefix", "CLASS=PREFIX", "class of the traffic with addresses in PREFIX, as internal=10.0.0.0/8; several with commas, and may be repeated; the longest prefix counts. Classes are node, box, internal, zone, peering, internet and unclassified. Without a rule this machine's addresses are node, those that are not for private or special use internet, and all others unclassified", c.parseNetworkRules)
+	s.Text(&c.Machine.Storage.Mode, "storage", "MODE", "whether to measure the disk space of containers and pods: auto where it is possible, or off").OneOf(storage.Auto, storage.Off)
+	s.Number(&c.Machine.Storage.Rate, storage.MinRate, storage.MaxRate, "storage-rate", "N", "how many files to look at in a second, on average, to measure disk space; each takes some microseconds of CPU time")
+	s.Text(&c.Machine.Storage.Kubelet, "kubelet-dir", "DIR", "directory of the kubelet, with the emptyDir volumes of pods: its --root-dir").Check(checkDir)
 	c.guestRelaySettings(s)
 	s.Text(&c.Socket, "socket", "PATH", "unix socket at which mete run registers jobs; '' is none").WithEnv("METE_SOCKET")
 	s.List(&c.Agent.Containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; none asks no daemon").Check(docker.CheckSocket)
@@ -136,6 +141,13 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9
 func checkName(name string) error {
 	if name != "" && !validName.MatchString(name) {
 		return fault.WithHint(fmt.Errorf("%.60q is not a name of a machine: %w", name, fault.ErrInvalid), "use 1 to 253 letters, digits, and - _ . between them")
+	}
+	return nil
+}
+
+func checkDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("%.60q is not an absolute path: %w", dir, fault.ErrInvalid)
 	}
 	return nil
 }

@@ -166,6 +166,31 @@ func TestFigures(t *testing.T) {
 	want(t, figureChecks(&facts{})[0], Missing)
 }
 
+// TestStorage checks what is said of disk space.
+func TestStorage(t *testing.T) {
+	for name, c := range map[string]struct {
+		s     storage
+		state State
+		texts []string
+	}{
+		"off":  {storage{notes: []string{"it is switched off"}}, Missing, []string{"it is switched off", "is absent"}},
+		"none": {storage{}, OK, []string{"no container or pod"}},
+		"all":  {storage{found: 3, all: 3}, OK, []string{"all 3"}},
+		"some": {storage{found: 1, all: 4, notes: []string{"2: permission denied", "1: not found"}}, Limited, []string{"1 of 4", "2: permission denied; 1: not found", "CAP_SYS_PTRACE"}},
+		"no":   {storage{all: 4, notes: []string{"4: permission denied"}}, Missing, []string{"0 of 4"}},
+	} {
+		t.Run(name, func(t *testing.T) { want(t, storageCheck(&c.s), c.state, c.texts...) })
+	}
+	m := facts{live: &live.Machine{Notes: []string{"disk space: absent (it is not supported)"}}, storage: storage{notes: []string{"it is not supported"}}}
+	got := figureChecks(&m)
+	want(t, one(t, got, "disk space"), Missing, "it is not supported")
+	for _, c := range got {
+		if c.Name == "note" {
+			t.Errorf("the note is repeated: %+v", c)
+		}
+	}
+}
+
 func TestStateDirectory(t *testing.T) {
 	dir := t.TempDir()
 	look := func(path string, mode os.FileMode) state {

@@ -35,6 +35,7 @@ type facts struct {
 	denied   error   // why BPF is not used
 	partial  string
 	live     *live.Machine // of two readings
+	storage  storage       // disk space
 	guests   []*vm.VM
 	power    *sources.Power
 	errors   []error // of meters
@@ -62,6 +63,12 @@ func (d *doctor) measure(ctx context.Context) facts {
 	return facts{err: errTimeout}
 }
 
+// storage says of how many containers and pods the disk space can be measured, with notes about the others.
+type storage struct {
+	found, all int
+	notes      []string
+}
+
 func read(ctx context.Context, cfg sources.Config) (f facts) {
 	cfg.Tick, cfg.Window, cfg.Slow = readInterval, time.Hour, readInterval
 	f.wanted = cfg.Reader
@@ -86,6 +93,7 @@ func read(ctx context.Context, cfg sources.Config) (f facts) {
 		return f
 	}
 	f.live, f.guests = m.Live(), m.Guests()
+	f.storage.found, f.storage.all, f.storage.notes = m.StorageNotes()
 	f.share, f.isGuest = f.power.Meters.HostShare()
 	return f
 }
@@ -260,14 +268,35 @@ func figureChecks(m *facts) (out []Check) {
 		}
 		out = append(out, c)
 	}
+	out = append(out, storageCheck(&m.storage))
 	for _, n := range m.live.Notes {
-		if !said[n] && !strings.HasPrefix(n, "reader ") && (m.partial == "" || !strings.HasPrefix(n, m.partial)) {
+		if !said[n] && !strings.HasPrefix(n, "disk space:") && !strings.HasPrefix(n, "reader ") && (m.partial == "" || !strings.HasPrefix(n, m.partial)) {
 			out = append(out, of("note", Limited, "%s", n))
 		}
 	}
 	parts := m.live.CPU
 	out = append(out, of("system", OK, "%.2f of %.2f CPUs used belong to no workload, and %s of memory", parts.System, parts.Whole-parts.Idle, unit.Bytes(float64(m.live.Memory.System))))
 	return out
+}
+
+// storageCheck says whether the directories of containers and pods are found; walks take longer than two readings.
+func storageCheck(s *storage) Check {
+	const name = "disk space"
+	why := strings.Join(s.notes, "; ")
+	switch {
+	case s.all == 0 && why != "":
+		return of(name, Missing, "%s", why).figures("used disk space of containers and pods is absent").do("the setting storage: auto, and Linux 5.12 or newer")
+	case s.all == 0:
+		return of(name, OK, "no container or pod to look at")
+	case s.found == s.all:
+		return of(name, OK, "the directories of all %d containers and pods are found", s.all)
+	}
+	state := Limited
+	if s.found == 0 {
+		state = Missing
+	}
+	return of(name, state, "the directories of %d of %d containers and pods are found", s.found, s.all).figures("absent of the others: " + why).
+		do("run the agent as root, or with CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE; the setting kubelet_dir is that of the kubelet: docs/guide/storage.md")
 }
 
 // check counts the workloads that have the figure, by quality.

@@ -30,7 +30,7 @@ var rights = []right{
 	{[]int{unix.CAP_BPF, unix.CAP_PERFMON}, "CAP_BPF CAP_PERFMON", "no reader bpf: groups that end between two readings are not named"},
 	{[]int{unix.CAP_NET_ADMIN}, "CAP_NET_ADMIN", "network of workloads in the machine's own network namespace is absent"},
 	{[]int{unix.CAP_DAC_READ_SEARCH}, "CAP_DAC_READ_SEARCH", "energy counters, which only root may read, are not read; in a container only its own groups are seen"},
-	{[]int{unix.CAP_SYS_PTRACE}, "CAP_SYS_PTRACE", "network of pods and containers is absent"},
+	{[]int{unix.CAP_SYS_PTRACE}, "CAP_SYS_PTRACE", "network and disk space of pods and containers are absent"},
 	{[]int{unix.CAP_NET_BIND_SERVICE}, "CAP_NET_BIND_SERVICE", "virtual machines of this machine get no energy by vsock"},
 }
 

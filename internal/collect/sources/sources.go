@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/net"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/storage"
 	"mete.dev/mete/internal/collect/totals"
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
@@ -69,6 +70,8 @@ type Config struct {
 	// is ClassesAuto. NetworkRules are the classes of an operator's prefixes.
 	NetworkClasses string
 	NetworkRules   net.Rules
+	// Storage is how disk space is measured; the zero value does not.
+	Storage storage.Config
 	// Energy configures the energy meters.
 	Energy energy.Config
 	// Curve is the machine's power by load for times without a meter; without points it is
@@ -103,6 +106,11 @@ func (c Config) Validate() error {
 	if c.NetworkClasses != "" && c.NetworkClasses != ClassesAuto && c.NetworkClasses != ClassesOff {
 		return fault.WithHint(fmt.Errorf("network classes %q: %w", c.NetworkClasses, fault.ErrInvalid), "use auto or off")
 	}
+	if c.Storage != (storage.Config{}) {
+		if err := c.Storage.Validate(); err != nil {
+			return err
+		}
+	}
 	return c.Config.Validate()
 }
 
@@ -121,6 +129,7 @@ type Machine struct {
 	denied    error       // why auto does not use BPF; nil if it does
 	sources   []sampler.Source
 	network   *net.Table
+	storage   *storage.Table
 	guests    *guests // nil if guests cannot be read
 	power     *Power
 	modelsErr error  // why the power models of an earlier run were not restored
@@ -199,6 +208,9 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	traffic := net.Default()
 	traffic.Classes, traffic.NoClasses = cfg.NetworkRules, cfg.NetworkClasses == ClassesOff
 	if err := m.openRest(traffic, groups.Every, log); err != nil {
+		return nil, err
+	}
+	if err := m.openStorage(cfg.Storage, log); err != nil {
 		return nil, err
 	}
 	m.boot = boot

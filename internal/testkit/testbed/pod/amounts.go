@@ -98,13 +98,14 @@ func write(args []string) error {
 	size := f.Int("bytes", 0, "bytes to write")
 	during := f.Duration("for", 0, "how long to write")
 	direct := f.Bool("direct", false, "do not use the page cache")
+	name := f.String("file", "/written", "file to write")
 	// With ExitOnError it returns no error.
 	_ = f.Parse(args)
 	flags := os.O_CREATE | os.O_WRONLY
 	if *direct {
 		flags |= unix.O_DIRECT
 	}
-	file, err := os.OpenFile("/written", flags, 0o600)
+	file, err := os.OpenFile(*name, flags, 0o600)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,8 @@
 //	pod hold -bytes 1000000 -for 1m
 //	                       holds memory: it grows for ten seconds, and shrinks for as long after the minute
 //	pod write -bytes 1000000 -for 1m
-//	                       writes a file in parts, each of which it syncs; with -direct not through the page cache
+//	                       writes a file, /written or that of -file, in parts, each of which it syncs; with -direct not
+//	                       through the page cache
 //	pod serve -clients 3   serves that many clients, one connection each
 //	pod traffic -to SERVER:7000 -send 1000000 -receive 2000000 -wait 10s -for 1s
 //	                       waits, then sends and receives

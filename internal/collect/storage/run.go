@@ -1,0 +1,318 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A walk measures one workload, in turns.
+type walk struct {
+	x       *target
+	sign    Sign  // at its start
+	started int64 // ns of CLOCK_BOOTTIME
+	l       locator
+	logs    string            // of x
+	pods    map[string]string // of the containers whose logs to look for first; nil for none
+	found   *found
+	tree    *tree // of a part; nil between two
+	next    int   // part
+	bytes   int64
+	files   int
+	base    string // what the present turn reads
+}
+
+// A turn is what a walk did in one.
+type turn struct {
+	files int
+	done  bool
+	logs  map[string]string // see walk.pods
+	err   error
+}
+
+var (
+	errHung    = fmt.Errorf("the file system does not answer: %w", fault.ErrUnavailable)
+	errClaimed = fmt.Errorf("the writable layer is another container's: %w", fault.ErrConflict)
+	errOld     = fmt.Errorf("the walk takes longer than a figure holds: %w", fault.ErrUnavailable)
+	errFull    = fmt.Errorf("too many large directories are walked: %w", fault.ErrUnavailable)
+)
+
+// run walks until Close.
+func (t *Table) run() {
+	defer close(t.ended)
+	for {
+		w, wait := t.nextTurn()
+		changed := t.changed
+		if w != nil {
+			files, ok := t.take(w)
+			if !ok {
+				return
+			}
+			wait, changed = time.Duration(files)*time.Second/time.Duration(t.cfg.Rate), nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-t.stop:
+			timer.Stop()
+			return
+		case <-changed:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// nextTurn returns the walk that has the next turn: a short one and the long ones alternate. Without any it returns how long to
+// wait.
+func (t *Table) nextTurn() (*walk, time.Duration) {
+	t.turns++
+	if len(t.long) > 0 && t.turns%2 == 0 {
+		return t.long[t.turns/2%len(t.long)], 0
+	}
+	if t.short != nil {
+		return t.short, 0
+	}
+	wait := t.begin()
+	switch {
+	case t.short != nil:
+		return t.short, 0
+	case len(t.long) > 0:
+		return t.long[t.turns/2%len(t.long)], 0
+	}
+	return nil, wait
+}
+
+// begin begins the walk that is due first. If none is, it returns how long to wait.
+func (t *Table) begin() time.Duration {
+	now, err := t.host.Boottime()
+	if err != nil {
+		return minPause
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var x *target
+	first := now + int64(minPause)
+	for _, one := range t.bySlot {
+		if one == nil || one.busy || one.large && len(t.long) == maxLong {
+			continue
+		}
+		if due := one.due(); due < first {
+			x, first = one, due
+		}
+	}
+	if x == nil || first > now || t.hangs == maxHung {
+		return max(time.Duration(first-now), time.Second)
+	}
+	x.busy = true
+	w := &walk{x: x, sign: x.sign, started: now, logs: x.logs}
+	w.l = locator{cfg: t.cfg, host: t.host, enter: func(base string) error { return t.enter(w, base) }}
+	if x.Pod != "" && x.logs == "" && (!x.looked || now-t.logsAt > int64(logsPause)) {
+		t.logsAt, w.pods = now, map[string]string{}
+		for _, one := range t.bySlot {
+			if one != nil && one.Pod != "" && one.logs == "" {
+				w.pods[one.Key], one.looked = one.Pod, true
+			}
+		}
+	}
+	t.short = w
+	return 0
+}
+
+// enter notes what a walk reads, and keeps it away from a file system that does not answer.
+func (t *Table) enter(w *walk, base string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.base = base
+	if t.hung[base] > 0 {
+		return fmt.Errorf("%s: %w", base, errHung)
+	}
+	return nil
+}
+
+// take takes a turn of a walk, and returns how many files it looked at, false if Close ended it.
+func (t *Table) take(w *walk) (files int, ok bool) {
+	done := make(chan turn, 1)
+	go func() { done <- w.step() }()
+	timer := time.NewTimer(t.patience)
+	defer timer.Stop()
+	select {
+	case is := <-done:
+		t.follow(w, is)
+		return is.files, true
+	case <-timer.C:
+		t.abandon(w, done)
+		return turnFiles, true
+	case <-t.stop:
+		t.abandon(w, done)
+		return 0, false
+	}
+}
+
+// follow does what follows from a turn.
+func (t *Table) follow(w *walk, is turn) {
+	now, err := t.host.Boottime()
+	if err != nil {
+		now = w.started
+	}
+	w.files += is.files
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.bySlot {
+		if x != nil && is.logs[x.Key] != "" {
+			x.logs = is.logs[x.Key]
+		}
+	}
+	x := w.x
+	large := w.files > t.shortFiles
+	switch {
+	case is.err != nil, is.done:
+	case x.gone:
+		is.err = errReplaced
+	case now-w.started > int64(maxAge):
+		is.err = errOld
+	case w == t.short && large && len(t.long) == maxLong:
+		is.err = errFull
+	case w == t.short && large:
+		t.short, t.long = nil, append(t.long, w)
+		return
+	default:
+		return
+	}
+	if is.err == nil {
+		is.err = t.book(w, now)
+	}
+	t.remove(w)
+	x.busy, x.large, x.tried = false, large, now
+	if is.err != nil {
+		x.pause = min(max(2*x.pause, retryPause), maxPause)
+		t.log.Debug("disk space", "path", x.Path, "err", is.err)
+	}
+	if err := w.close(); err != nil {
+		t.log.Debug("disk space", "path", x.Path, "err", err)
+	}
+}
+
+// book makes the result of a walk the figure of its workload, unless the writable layer is that of another one.
+func (t *Table) book(w *walk, now int64) error {
+	x := w.x
+	if x.gone {
+		return errReplaced
+	}
+	if id := w.found.id; w.found.process != nil && id != x.claim {
+		if t.claims[id] != nil {
+			return errClaimed
+		}
+		delete(t.claims, x.claim)
+		x.claim, t.claims[id] = id, x
+	}
+	x.pause = min(2*x.pause, maxPause)
+	if x.at == 0 || w.bytes != x.bytes {
+		x.pause = minPause
+	}
+	x.bytes, x.at, x.walked = w.bytes, now, w.sign
+	return nil
+}
+
+// remove removes a walk from those that have turns.
+func (t *Table) remove(w *walk) {
+	if t.short == w {
+		t.short = nil
+	}
+	t.long = slices.DeleteFunc(t.long, func(one *walk) bool { return one == w })
+}
+
+// abandon leaves a walk whose turn does not end. Once it does, the workload has its next one.
+func (t *Table) abandon(w *walk, done <-chan turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	base := w.base
+	t.hung[base]++
+	t.hangs++
+	t.remove(w)
+	t.log.Warn("disk space is not measured, as a file system does not answer", "directory", base)
+	go func() {
+		<-done
+		err := w.close()
+		now, clockErr := t.host.Boottime()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.hung[base]--; t.hung[base] == 0 {
+			delete(t.hung, base)
+		}
+		t.hangs--
+		w.x.busy, w.x.tried, w.x.pause = false, now, maxPause
+		if err := errors.Join(err, clockErr); err != nil {
+			t.log.Debug("disk space", "path", w.x.Path, "err", err)
+		}
+	}()
+}
+
+// step takes one turn.
+func (w *walk) step() (is turn) {
+	if w.found == nil {
+		is.files = locateCost
+		is.logs, is.err = w.locate()
+		return is
+	}
+	var buf [4096]byte
+	for is.files < turnFiles {
+		if w.tree == nil {
+			if w.next == len(w.found.parts) {
+				is.done, is.err = true, w.l.check(w.found, &w.x.Target)
+				return is
+			}
+			p := &w.found.parts[w.next]
+			if is.err = w.l.enter(p.base); is.err != nil {
+				return is
+			}
+			fd := p.fd
+			p.fd = -1
+			if w.tree, is.err = newTree(fd, p.logs); is.err != nil {
+				return is
+			}
+			w.next++
+		}
+		n, done, err := w.tree.step(turnFiles-is.files, buf[:])
+		is.files += n
+		if err != nil {
+			is.err = err
+			return is
+		}
+		if done {
+			w.bytes += w.tree.bytes
+			err := w.tree.close()
+			if w.tree = nil; err != nil {
+				is.err = err
+				return is
+			}
+		}
+	}
+	return is
+}
+
+// locate finds the directories, and the logs of some containers first.
+func (w *walk) locate() (logs map[string]string, err error) {
+	if w.pods != nil {
+		logs, err = w.l.findLogs(w.pods)
+		if err != nil && !errors.Is(err, fault.ErrNotFound) {
+			return nil, err
+		}
+		w.logs, w.pods = logs[w.x.Key], nil
+	}
+	w.found, err = w.l.locate(&w.x.Target, w.logs)
+	return logs, err
+}
+
+func (w *walk) close() error {
+	var errs []error
+	if w.tree != nil {
+		errs = append(errs, w.tree.close())
+	}
+	if w.found != nil {
+		errs = append(errs, w.found.close())
+	}
+	return errors.Join(errs...)
+}
