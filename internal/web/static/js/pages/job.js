@@ -61,9 +61,9 @@ function Reserved({ sum, over }) {
   const figure = (key, unit, value = reserved(sum, key, over)) => html`<${Figure} v=${value} unit=${unit} quality=${sum.quality[key]} />`;
   const share = (unused, of) => Number(sum[of]) > 0 && known(sum[unused]) && html`<span class="off" title="of what is reserved">${text(Number(sum[unused]) / Number(sum[of]), "percent")}</span>`;
   const row = (title, unit, of, end) => html`<tr><th scope="row">${title}</th><td class="num">${figure(of + end, unit)}</td><td class="num">${figure(of + "_reserved" + end, unit)}</td><td class="num"><${Limited} r=${sum} of=${of}>${figure(of + "_limit" + end, unit)}</${Limited}></td><td class="num">${figure(of + "_unused" + end, unit)}${share(of + "_unused" + end, of + "_reserved" + end)}</td></tr>`;
-  const only = (title, unit, key) => Number(sum[key]) > 0 && html`<tr><th scope="row">${title}</th><td></td><td class="num">${figure(key, unit)}</td><td></td><td></td></tr>`;
+  const only = (title, unit, key, used) => (Number(sum[key]) > 0 || used && known(sum[used])) && html`<tr><th scope="row">${title}</th><td class="num">${used && figure(used, unit)}</td><td class="num">${figure(key, unit)}</td><td></td><td></td></tr>`;
   return html`<${Card} title="Used and reserved" note="average while it ran" flush><div class="table short" tabindex="0" role="region" aria-label="used and reserved"><table><thead><tr><th scope="col"><span class="hidden">What</span></th><th scope="col" class="num">Used</th><th scope="col" class="num">Reserved</th><th scope="col" class="num" title="of containers that had one">Limit</th><th scope="col" class="num" title="reserved and not used: what one pod uses beyond what it reserves is not deducted from what another one does not use">Unused</th></tr></thead><tbody>
-    ${row("CPU", "cores", "cpu", "_seconds")}${row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", "storage_reserved_byte_seconds")}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
+    ${row("CPU", "cores", "cpu", "_seconds")}${row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", "storage_reserved_byte_seconds", "storage_byte_seconds")}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
 }
 
 // command is the command that shows the same use in a terminal.
