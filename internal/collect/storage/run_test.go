@@ -215,9 +215,11 @@ func TestHang(t *testing.T) {
 	if layer.at == 0 {
 		t.Error("nothing else is measured")
 	}
+	tab.mu.Lock()
 	if tab.hangs != 1 || tab.hung[tab.cfg.Kubelet] != 1 {
 		t.Errorf("%d turns hang: %v", tab.hangs, tab.hung)
 	}
+	tab.mu.Unlock()
 	must(t, unix.Close(fuse), unix.Unmount(kubelet, unix.MNT_DETACH)) // it answers with errors
 	mounted = false
 	testkit.Eventually(t, "the turn ends", func() bool {
@@ -225,9 +227,11 @@ func TestHang(t *testing.T) {
 		defer tab.mu.Unlock()
 		return tab.hangs == 0 && len(tab.hung) == 0
 	})
+	tab.mu.Lock()
 	for _, x := range all {
 		x.pause = 0
 	}
+	tab.mu.Unlock()
 	tab.takeTurns()
 	for i, x := range all {
 		if x.at == 0 || x.busy {
