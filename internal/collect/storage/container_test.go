@@ -220,12 +220,8 @@ func newTable(t *testing.T, h *hostfs.FS, dir string) *Table {
 	tab.ended, tab.shortFiles = make(chan struct{}), 2*turnFiles
 	close(tab.ended) // no goroutine
 	t.Cleanup(func() {
-		for _, w := range append(tab.long, tab.short) {
-			if w != nil {
-				must(t, w.close())
-			}
-		}
 		must(t, tab.Close())
+		tab.closeWalks()
 	})
 	return tab
 }

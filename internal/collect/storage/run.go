@@ -43,6 +43,7 @@ var (
 // run walks until Close.
 func (t *Table) run() {
 	defer close(t.ended)
+	defer t.closeWalks()
 	for {
 		w, wait := t.nextTurn()
 		changed := t.changed
@@ -146,9 +147,26 @@ func (t *Table) take(w *walk) (files int, ok bool) {
 		t.abandon(w, done)
 		return turnFiles, true
 	case <-t.stop:
-		t.abandon(w, done)
+		select {
+		case <-done:
+		case <-time.After(closeTime):
+			t.remove(w) // its files stay open until the turn ends
+		}
 		return 0, false
 	}
+}
+
+// closeWalks closes the files of all walks.
+func (t *Table) closeWalks() {
+	for _, w := range append(t.long, t.short) {
+		if w == nil {
+			continue
+		}
+		if err := w.close(); err != nil {
+			t.log.Debug("disk space", "path", w.x.Path, "err", err)
+		}
+	}
+	t.short, t.long = nil, nil
 }
 
 // follow does what follows from a turn.

@@ -3,9 +3,11 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -186,6 +188,37 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// silence mounts a file system that does not answer over a directory, until answer is called.
+func silence(t *testing.T, dir string) (answer func()) {
+	t.Helper()
+	fuse, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("needs FUSE: %v", err)
+	}
+	must(t, unix.Mount("fuse", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse)))
+	return sync.OnceFunc(func() { must(t, unix.Close(fuse), unix.Unmount(dir, unix.MNT_DETACH)) }) // what waits fails
+}
+
+// TestCloseWhileHung ends a table that waits for a file system that does not answer.
+func TestCloseWhileHung(t *testing.T) {
+	hosttest.Need(t, "root")
+	h, dir := thisHost(t), diskDir(t)
+	tab, err := Open(h, Config{Mode: Auto, Rate: MaxRate, Kubelet: filepath.Join(dir, "kubelet"), Logs: dir, Docker: dir}, slog.New(slog.DiscardHandler))
+	must(t, err)
+	x, _ := pod(t, dir, 1)
+	defer silence(t, filepath.Join(dir, "kubelet"))()
+	tab.Track(x)
+	testkit.Eventually(t, "a walk", func() bool {
+		tab.mu.Lock()
+		defer tab.mu.Unlock()
+		return tab.bySlot[1].busy
+	})
+	must(t, tab.Close())
+	if _, ok := tab.Use(1, Sign{}, 1<<60); ok || len(tab.hung) > 0 {
+		t.Errorf("a figure, or a turn that hangs: %v", tab.hung)
+	}
+}
+
 // TestHang measures on while the file system of the kubelet's directory does not answer, and again once it does.
 func TestHang(t *testing.T) {
 	hosttest.Need(t, "root")
@@ -199,17 +232,8 @@ func TestHang(t *testing.T) {
 		all = append(all, tab.track(x))
 	}
 	kubelet := filepath.Join(dir, "kubelet")
-	fuse, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Skipf("needs FUSE: %v", err)
-	}
-	must(t, unix.Mount("fuse", kubelet, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse)))
-	mounted := true
-	defer func() {
-		if mounted {
-			must(t, unix.Close(fuse), unix.Unmount(kubelet, unix.MNT_DETACH))
-		}
-	}()
+	answer := silence(t, kubelet)
+	defer answer()
 	layer := tab.track(c.Target)
 	tab.takeTurns()
 	if layer.at == 0 {
@@ -220,8 +244,7 @@ func TestHang(t *testing.T) {
 		t.Errorf("%d turns hang: %v", tab.hangs, tab.hung)
 	}
 	tab.mu.Unlock()
-	must(t, unix.Close(fuse), unix.Unmount(kubelet, unix.MNT_DETACH)) // it answers with errors
-	mounted = false
+	answer()
 	testkit.Eventually(t, "the turn ends", func() bool {
 		tab.mu.Lock()
 		defer tab.mu.Unlock()

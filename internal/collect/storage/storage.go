@@ -103,6 +103,7 @@ const (
 	maxAge     = 3 * time.Hour    // of a figure, and of a walk
 	logsPause  = time.Minute      // between looks for logs that were not found
 	hangTime   = 20 * time.Second // after which a turn counts as hung
+	closeTime  = time.Second      // for which Close waits for a turn
 )
 
 // leastCPU is the CPU time in which a workload may have written something.
@@ -167,7 +168,7 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 // Reason returns why nothing is measured, "" if it is.
 func (t *Table) Reason() string { return t.reason }
 
-// Close ends the measurement. It does not wait for a file system that does not answer.
+// Close ends the measurement. It waits a second at most for a file system that does not answer.
 func (t *Table) Close() error {
 	close(t.stop)
 	if t.ended != nil {
