@@ -46,6 +46,8 @@ type rootfs struct {
 	Fake string
 	// Child says that the process starts another one, of the program /init, and ends with it.
 	Child bool
+	// Users says that the process has a user namespace of its own.
+	Users bool
 	// Mounts is how many more mounts there are, with names of odd bytes.
 	Mounts int
 }
@@ -158,6 +160,11 @@ func start(t *testing.T, h *hostfs.FS, slot usage.Slot, name string, r rootfs) *
 	c.cmd = exec.Command("/proc/self/exe")
 	c.cmd.Env = append(os.Environ(), "METE_TEST_CONTAINER="+string(text))
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if r.Users {
+		a := c.cmd.SysProcAttr
+		a.Cloneflags |= unix.CLONE_NEWUSER
+		a.UidMappings, a.GidMappings = []syscall.SysProcIDMap{{Size: 1}}, []syscall.SysProcIDMap{{Size: 1}}
+	}
 	if c.input, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -304,9 +311,9 @@ func TestNoLayer(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(twice.Dir, "x,upperdir="+strings.ReplaceAll(victim.Dir, "/", "_")), 0o755))
 	twice.Options = "lowerdir=lower:x\\,upperdir=" + strings.ReplaceAll(victim.Dir, "/", "_") + ",upperdir=upper,workdir=work"
 	volume := overlay(t)
-	fake, many, one := overlay(t), overlay(t), overlay(t)
+	fake, many, one, users := overlay(t), overlay(t), overlay(t), overlay(t)
 	fake.Fake = filepath.Join(victim.Dir, "upper")
-	many.Mounts, one.Mounts = 400, 1
+	many.Mounts, one.Mounts, users.Users = 400, 1, true
 	for i, c := range []struct {
 		name string
 		r    rootfs
@@ -318,6 +325,7 @@ func TestNoLayer(t *testing.T) {
 		{"two paths", twice, errNoOverlay},
 		{"another one's path", fake, errNotLayer},
 		{"a volume", volume, errNotLayer},
+		{"a user namespace", users, errUsers},
 		{"odd names", one, nil},
 		{"many mounts", many, errTooLong},
 	} {

@@ -33,6 +33,7 @@ var (
 	errNotLayer  = fmt.Errorf("the directory of the writable layer is not found, or not certain: %w", fault.ErrUnsupported)
 	errNotYet    = fmt.Errorf("the container has the root of its parent still: %w", fault.ErrUnavailable)
 	errTooLong   = fmt.Errorf("longer than what is read: %w", fault.ErrUnsupported)
+	errUsers     = fmt.Errorf("the container has a user namespace of its own, in which it may mount what it likes: %w", fault.ErrUnsupported)
 	errOtherDisk = fmt.Errorf("not on a file system of a local disk: %w", fault.ErrUnsupported)
 	errReplaced  = fmt.Errorf("the container was replaced while it was measured: %w", fault.ErrConflict)
 )
@@ -91,22 +92,35 @@ func (p *process) read(name string, limit int) ([]byte, error) {
 }
 
 // isIn reports whether the process is in the group of a workload, or below it.
-func (p *process) isIn(x *Target) bool {
+func (p *process) isIn(x *Target) (bool, error) {
 	b, err := p.read("cgroup", maxStat)
 	if err != nil {
-		return false
+		return false, err
 	}
 	ms, err := procfmt.Cgroups(b)
 	if err != nil {
-		return false
+		return false, err
 	}
 	for _, m := range ms {
 		if m.Hierarchy == int(x.Hierarchy.ID) && !m.Deleted {
 			rest, ok := strings.CutPrefix(x.Hierarchy.Absolute(m.Path), x.Path)
-			return ok && (rest == "" || rest[0] == '/')
+			return ok && (rest == "" || rest[0] == '/'), nil
 		}
 	}
-	return false
+	return false, nil
+}
+
+// sharesUsers reports whether the process is in the user namespace of this one. A process that is was never in another one:
+// none leaves its own for one above. It may mount file systems only with the rights of the machine's administrator.
+func (p *process) sharesUsers(host *hostfs.FS) (bool, error) {
+	const name = "ns/user"
+	var own, its [64]byte
+	n, err := unix.Readlink(host.Path("/proc/self/"+name), own[:])
+	if err != nil {
+		return false, hostfs.Kind(name, err)
+	}
+	m, err := unix.Readlinkat(p.fd, name, its[:])
+	return err == nil && bytes.Equal(own[:n], its[:m]), hostfs.Kind(name, err)
 }
 
 // root returns the identity of the process's root directory.
@@ -122,8 +136,15 @@ type layer struct {
 	root  fileID
 }
 
-// layer returns the writable layer of the overlay that is the root of the process.
-func (p *process) layer() (layer, error) {
+// layer returns the writable layer of the overlay that is the root of the process. The mount table is believed only in the user
+// namespace of this process: in one of its own a container can mount an overlay whose path and numbers are those of another one.
+func (p *process) layer(host *hostfs.FS) (layer, error) {
+	switch same, err := p.sharesUsers(host); {
+	case err != nil:
+		return layer{}, err
+	case !same:
+		return layer{}, errUsers
+	}
 	b, err := p.read("mountinfo", maxMountinfo)
 	if err != nil {
 		return layer{}, err
@@ -173,8 +194,10 @@ func (l *locator) firstProcess(x *Target) (first *process, err error) {
 				err = openErr
 				continue
 			}
-			switch {
-			case !p.isIn(x), first != nil && first.start <= p.start:
+			switch in, inErr := p.isIn(x); {
+			case inErr != nil:
+				err = errors.Join(inErr, p.close())
+			case !in, first != nil && first.start <= p.start:
 				_ = p.close() // it was only read
 			default:
 				if first != nil {
@@ -244,15 +267,17 @@ func (l *locator) openLayer(x *Target, p *process, y layer) (fd int, err error) 
 	if parent, err := l.openProcess(p.parent); err == nil {
 		id, rootErr := parent.root()
 		r, openErr := unix.Openat(parent.fd, "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		inside := parent.isIn(x)
+		inside, inErr := parent.isIn(x)
+		shares, usersErr := parent.sharesUsers(l.host)
+		isRuntime := errors.Join(inErr, usersErr) == nil && !inside && shares
 		_ = parent.close() // it was only read
 		switch {
-		case openErr == nil && !inside:
-			roots = append(roots, r) // of the runtime
+		case openErr == nil && isRuntime:
+			roots = append(roots, r)
 		case openErr == nil:
 			_ = unix.Close(r)
 		}
-		if rootErr == nil && id == y.root && !inside {
+		if rootErr == nil && id == y.root && isRuntime {
 			return -1, errNotYet
 		}
 	}
@@ -260,7 +285,7 @@ func (l *locator) openLayer(x *Target, p *process, y layer) (fd int, err error) 
 	var is fileID
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | resolveCached}
 	for i, r := range roots {
-		one, openErr := unix.Openat2(r, y.upper, &how)
+		one, openErr := openat2(r, y.upper, &how)
 		if openErr != nil {
 			err = errors.Join(err, hostfs.Kind(y.upper, openErr))
 			continue

@@ -34,7 +34,7 @@ type found struct {
 	parts   []part
 	process *process // of a container; nil for a pod
 	layer   layer
-	id      fileID // of the writable layer
+	id      fileID // of the writable layer, or of the directory with a pod's volumes; zero without
 }
 
 func (f *found) close() error {
@@ -67,10 +67,13 @@ func (l *locator) fill(f *found, x *Target, logs string) (err error) {
 	if x.Kind == workload.Pod {
 		return l.emptyDirs(f, x.Key)
 	}
+	if err := l.enter(processesOf(x)); err != nil {
+		return err
+	}
 	if f.process, err = l.firstProcess(x); err != nil {
 		return err
 	}
-	if f.layer, err = f.process.layer(); err != nil {
+	if f.layer, err = f.process.layer(l.host); err != nil {
 		return err
 	}
 	// The snapshots of a runtime are in one directory.
@@ -94,23 +97,36 @@ func (l *locator) fill(f *found, x *Target, logs string) (err error) {
 	if !workload.IsContainerID(x.Key) {
 		return nil
 	}
-	return l.logs(f, l.cfg.Docker, "containers/"+x.Key)
+	docker := l.cfg.Docker
+	if path.Base(base) == "overlay2" { // its layers are beside its containers
+		docker = path.Dir(base)
+	}
+	return l.logs(f, docker, "containers/"+x.Key)
 }
+
+// processesOf is where a walk is, for locator.enter, while it reads of the processes of a workload.
+func processesOf(x *Target) string { return "processes of " + x.Path }
 
 // check returns an error unless the files that were found are still those of the workload.
 func (l *locator) check(f *found, x *Target) error {
-	if f.process == nil {
-		return nil
+	if x.Kind == workload.Pod {
+		return l.checkVolumes(f, x)
+	}
+	if err := l.enter(processesOf(x)); err != nil {
+		return err
 	}
 	top, ok := x.Hierarchy.Dir(x.Path)
 	if !ok {
 		return errReplaced
 	}
 	id, err := l.host.ID(top)
-	if err != nil || id != x.ID || !f.process.isIn(x) {
+	if err != nil || id != x.ID {
 		return errReplaced
 	}
-	now, err := f.process.layer()
+	if in, err := f.process.isIn(x); err != nil || !in {
+		return errReplaced
+	}
+	now, err := f.process.layer(l.host)
 	if err != nil {
 		return err
 	}
@@ -120,7 +136,18 @@ func (l *locator) check(f *found, x *Target) error {
 	return nil
 }
 
-// logs adds the directory of logs below one of the machine's, if it is there.
+// checkVolumes returns an error unless the directory with a pod's volumes is the one that was found: the kubelet removes it before
+// the pod's group.
+func (l *locator) checkVolumes(f *found, x *Target) error {
+	now := &found{}
+	err := errors.Join(l.emptyDirs(now, x.Key), now.close())
+	if err == nil && now.id != f.id {
+		err = errReplaced
+	}
+	return err
+}
+
+// logs adds the directory of logs below one of the machine's, if it is there and not in memory.
 func (l *locator) logs(f *found, base, name string) error {
 	if err := l.enter(base); err != nil {
 		return err
@@ -132,8 +159,11 @@ func (l *locator) logs(f *found, base, name string) error {
 	if err != nil {
 		return err
 	}
-	f.parts = append(f.parts, part{fd: fd, base: base, logs: true})
 	_, err = onDisk(fd)
+	if errors.Is(err, errOtherDisk) {
+		return unix.Close(fd)
+	}
+	f.parts = append(f.parts, part{fd: fd, base: base, logs: true})
 	return err
 }
 
@@ -226,7 +256,7 @@ func (l *locator) findLogs(pods map[string]string) (map[string]string, error) {
 	}
 	dir := os.NewFile(uintptr(fd), "containers")
 	defer func() { _ = dir.Close() }() // it was only read
-	all := map[string]string{}
+	all, buf := map[string]string{}, make([]byte, unix.PathMax)
 	for range maxLogs / logsAtOnce {
 		names, err := dir.Readdirnames(logsAtOnce)
 		for _, name := range names {
@@ -236,7 +266,6 @@ func (l *locator) findLogs(pods map[string]string) (map[string]string, error) {
 			if !ok {
 				continue
 			}
-			buf := make([]byte, unix.PathMax)
 			n, err := unix.Readlinkat(fd, name, buf)
 			if err != nil {
 				continue

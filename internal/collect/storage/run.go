@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A walk measures one workload, in turns.
@@ -48,11 +49,12 @@ func (t *Table) run() {
 		w, wait := t.nextTurn()
 		changed := t.changed
 		if w != nil {
+			began := time.Now()
 			files, ok := t.take(w)
 			if !ok {
 				return
 			}
-			wait, changed = time.Duration(files)*time.Second/time.Duration(t.cfg.Rate), nil
+			wait, changed = max(time.Duration(files)*time.Second/time.Duration(t.cfg.Rate), restShare*time.Since(began)), nil
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -70,20 +72,34 @@ func (t *Table) run() {
 // wait.
 func (t *Table) nextTurn() (*walk, time.Duration) {
 	t.turns++
-	if len(t.long) > 0 && t.turns%2 == 0 {
-		return t.long[t.turns/2%len(t.long)], 0
+	long := t.nextLong()
+	if long != nil && t.turns%2 == 0 {
+		return long, 0
 	}
 	if t.short != nil {
 		return t.short, 0
 	}
 	wait := t.begin()
-	switch {
-	case t.short != nil:
+	if t.short != nil {
 		return t.short, 0
-	case len(t.long) > 0:
-		return t.long[t.turns/2%len(t.long)], 0
 	}
-	return nil, wait
+	return long, wait
+}
+
+// nextLong returns the long walk that has the next turn, nil if there is none: in turn the one that has looked at the fewest files, so that
+// a huge one does not keep smaller ones waiting, and the oldest, so that several huge ones do not keep each other from ending. Walks
+// wait while a file system that they read does not answer.
+func (t *Table) nextLong() (next *walk) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.long { // the oldest first
+		switch {
+		case t.hung[w.base] > 0:
+		case next == nil, t.turns%4 < 2 && w.files < next.files:
+			next = w
+		}
+	}
+	return next
 }
 
 // begin begins the walk that is due first. If none is, it returns how long to wait.
@@ -94,17 +110,21 @@ func (t *Table) begin() time.Duration {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	busy := map[string]bool{} // pods with a long walk: each has one at once
+	for _, w := range t.long {
+		busy[w.x.tenant()] = true
+	}
 	var x *target
 	first := now + int64(minPause)
 	for _, one := range t.bySlot {
-		if one == nil || one.busy || one.large && len(t.long) == maxLong {
+		if one == nil || one.busy || one.large && (len(t.long) == maxLong || busy[one.tenant()]) {
 			continue
 		}
 		if due := one.due(); due < first {
 			x, first = one, due
 		}
 	}
-	if x == nil || first > now || t.hangs == maxHung {
+	if x == nil || first > now || t.hangs >= maxHung {
 		return max(time.Duration(first-now), time.Second)
 	}
 	x.busy = true
@@ -144,7 +164,7 @@ func (t *Table) take(w *walk) (files int, ok bool) {
 		t.follow(w, is)
 		return is.files, true
 	case <-timer.C:
-		t.abandon(w, done)
+		t.log.Warn("disk space is not measured, as a file system does not answer", "directory", t.abandon(w, done))
 		return turnFiles, true
 	case <-t.stop:
 		select {
@@ -176,6 +196,17 @@ func (t *Table) follow(w *walk, is turn) {
 		now = w.started
 	}
 	w.files += is.files
+	if !t.settle(w, &is, now) {
+		return
+	}
+	// Not while the tick may wait: to close the last descriptor of a directory that was removed takes the disk.
+	if err := errors.Join(is.err, w.close()); err != nil {
+		t.log.Debug("disk space", "path", w.x.Path, "err", err)
+	}
+}
+
+// settle books what a turn did, and reports whether it was the last one of its walk.
+func (t *Table) settle(w *walk, is *turn, now int64) (last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, x := range t.bySlot {
@@ -195,9 +226,9 @@ func (t *Table) follow(w *walk, is turn) {
 		is.err = errFull
 	case w == t.short && large:
 		t.short, t.long = nil, append(t.long, w)
-		return
+		return false
 	default:
-		return
+		return false
 	}
 	if is.err == nil {
 		is.err = t.book(w, now)
@@ -206,19 +237,18 @@ func (t *Table) follow(w *walk, is turn) {
 	x.busy, x.large, x.tried = false, large, now
 	if is.err != nil {
 		x.pause = min(max(2*x.pause, retryPause), maxPause)
-		t.log.Debug("disk space", "path", x.Path, "err", is.err)
 	}
-	if err := w.close(); err != nil {
-		t.log.Debug("disk space", "path", x.Path, "err", err)
-	}
+	x.pause = max(x.pause, restWalks*time.Duration(now-w.started))
+	return true
 }
 
 // book makes the result of a walk the figure of its workload, unless the writable layer is that of another one.
 func (t *Table) book(w *walk, now int64) error {
 	x := w.x
-	if x.gone {
+	if x.gone || x.hadVolumes && w.found.id == (fileID{}) {
 		return errReplaced
 	}
+	x.hadVolumes = x.Kind == workload.Pod && w.found.id != fileID{}
 	if id := w.found.id; w.found.process != nil && id != x.claim {
 		if t.claims[id] != nil {
 			return errClaimed
@@ -242,19 +272,21 @@ func (t *Table) remove(w *walk) {
 	t.long = slices.DeleteFunc(t.long, func(one *walk) bool { return one == w })
 }
 
-// abandon leaves a walk whose turn does not end. Once it does, the workload has its next one.
-func (t *Table) abandon(w *walk, done <-chan turn) {
+// abandon leaves a walk whose turn does not end, and returns what it reads. Once it ends, the workload has its next walk.
+func (t *Table) abandon(w *walk, done <-chan turn) (base string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	base := w.base
+	base = w.base
 	t.hung[base]++
 	t.hangs++
 	t.remove(w)
-	t.log.Warn("disk space is not measured, as a file system does not answer", "directory", base)
 	go func() {
 		<-done
 		err := w.close()
 		now, clockErr := t.host.Boottime()
+		if err := errors.Join(err, clockErr); err != nil {
+			t.log.Debug("disk space", "path", w.x.Path, "err", err)
+		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.hung[base]--; t.hung[base] == 0 {
@@ -262,10 +294,8 @@ func (t *Table) abandon(w *walk, done <-chan turn) {
 		}
 		t.hangs--
 		w.x.busy, w.x.tried, w.x.pause = false, now, maxPause
-		if err := errors.Join(err, clockErr); err != nil {
-			t.log.Debug("disk space", "path", w.x.Path, "err", err)
-		}
 	}()
+	return base
 }
 
 // step takes one turn.

@@ -130,7 +130,7 @@ func TestManyHuge(t *testing.T) {
 	for range maxLong {
 		tr, err := newTree(openDir(t, many), false)
 		must(t, err)
-		tab.long = append(tab.long, &walk{x: &target{}, started: now, found: &found{}, tree: tr})
+		tab.long = append(tab.long, &walk{x: &target{}, started: now, found: &found{}, tree: tr, files: 1 << 20})
 	}
 	huge, volumes := pod(t, dir, 1)
 	for i := range 2 * tab.shortFiles {
@@ -219,12 +219,87 @@ func TestCloseWhileHung(t *testing.T) {
 	}
 }
 
+// TestPodEnds checks that the volumes of a pod that ends have their last figure, and not a part of it or zero.
+func TestPodEnds(t *testing.T) {
+	h, dir := thisHost(t), diskDir(t)
+	tab := newTable(t, h, dir)
+	x, volumes := pod(t, dir, 1)
+	write(t, filepath.Join(volumes, "a", "b"), 100_000)
+	one := tab.track(x)
+	tab.takeTurns()
+	want := du(t, volumes)
+	check := func(when string) {
+		t.Helper()
+		if bytes, ok := tab.Use(1, Sign{CPU: int64(time.Hour)}, one.tried); !ok || bytes != want {
+			t.Errorf("%s: %d bytes, %v, want %d", when, bytes, ok, want)
+		}
+		one.pause = 0
+	}
+	check("at first")
+	for _, w := tab.nextTurn(); tab.short == nil || tab.short.found == nil; _, w = tab.nextTurn() {
+		if tab.take(tab.short); w > 0 {
+			t.Fatal("no walk is due")
+		}
+	}
+	must(t, os.RemoveAll(volumes))
+	tab.takeTurns()
+	check("removed during a walk")
+	tab.takeTurns()
+	check("removed")
+	must(t, os.RemoveAll(filepath.Join(dir, "kubelet", "pods", x.Key)))
+	tab.takeTurns()
+	check("removed with the pod's directory")
+}
+
+// TestLongTurns checks which long walk has the next turn, and which none.
+func TestLongTurns(t *testing.T) {
+	tab := &Table{hung: map[string]int{"hangs": 1}}
+	for _, w := range []walk{{files: 1, base: "hangs"}, {files: 9, base: "first"}, {files: 4, base: "fewest"}, {files: 7, base: "last"}} {
+		tab.long = append(tab.long, &w)
+	}
+	var got []string
+	for range 4 {
+		tab.turns++
+		got = append(got, tab.nextLong().base)
+	}
+	if want := "fewest first first fewest"; strings.Join(got, " ") != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+}
+
+// TestBegin checks that no walk begins while too many turns hang, nor a second long one of a pod, and for how long a workload rests.
+func TestBegin(t *testing.T) {
+	h, dir := thisHost(t), diskDir(t)
+	tab := newTable(t, h, dir)
+	x, volumes := pod(t, dir, 1)
+	write(t, filepath.Join(volumes, "a"), 1000)
+	one := tab.track(x)
+	tab.hangs = maxHung + 1
+	if w, wait := tab.nextTurn(); w != nil || wait <= 0 {
+		t.Errorf("a walk begins while %d turns hang, or there is no pause: %v", tab.hangs, wait)
+	}
+	tab.hangs, one.large = 0, true
+	tab.long = []*walk{{x: &target{Target: Target{Key: "container", Pod: x.Key}}, base: "a", found: &found{}}}
+	if tab.begin(); tab.short != nil {
+		t.Error("a second long walk of the pod begins")
+	}
+	tab.long = nil
+	if tab.begin(); tab.short == nil {
+		t.Fatal("no walk begins")
+	}
+	tab.short.started -= int64(time.Hour)
+	tab.takeTurns()
+	if one.at == 0 || one.pause < restWalks*time.Hour || time.Duration(one.due()-one.tried) != one.pause {
+		t.Errorf("a walk of an hour is followed by a pause of %v, and due after %v", one.pause, time.Duration(one.due()-one.tried))
+	}
+}
+
 // TestHang measures on while the file system of the kubelet's directory does not answer, and again once it does.
 func TestHang(t *testing.T) {
 	hosttest.Need(t, "root")
 	h, dir := thisHost(t), diskDir(t)
 	tab := newTable(t, h, dir)
-	tab.patience = 50 * time.Millisecond
+	tab.patience = 5 * time.Second // long enough for a turn that does not hang, also on a busy machine
 	c := start(t, h, 9, hosttest.ContainerID(t), overlay(t))
 	var all []*target
 	for i := range maxHung + 2 {

@@ -85,6 +85,16 @@ type target struct {
 	large  bool          // its latest walk was long
 	looked bool          // its logs were looked for
 	gone   bool
+	// hadVolumes says that the directory with the volumes of a pod was there: if it is not any more, the pod ends.
+	hadVolumes bool
+}
+
+// tenant identifies the pod, or else the workload, among those that have long walks.
+func (x *target) tenant() string {
+	if x.Pod != "" {
+		return x.Pod
+	}
+	return x.Key
 }
 
 // A Sign is what shows cheaply that a workload may have written.
@@ -116,6 +126,8 @@ const (
 	locateCost = 150  // of finding the directories of a container, in CPU time
 	maxLong    = 16   // long walks at once
 	maxHung    = 4    // turns that hang at once
+	restShare  = 20   // a turn is followed by a pause of so many times its length: a busy disk is left to others
+	restWalks  = 2    // a walk is followed by a pause of so many times its length
 )
 
 // A Table measures the disk space of the tracked workloads. Its methods may be called by one goroutine, which they do not delay.
@@ -151,18 +163,25 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{cfg: cfg, host: h, log: log, stop: make(chan struct{}), changed: make(chan struct{}, 1), claims: map[fileID]*target{}, hung: map[string]int{}, patience: hangTime, shortFiles: shortFiles}
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached}
-	switch fd, err := unix.Openat2(unix.AT_FDCWD, "/", &how); {
+	switch {
 	case cfg.Mode == Off:
 		t.reason = "it is switched off"
 	case !h.Live():
 		t.reason = "a captured machine"
-	case err == unix.ENOSYS || err == unix.EINVAL || err == unix.EPERM || err == unix.E2BIG:
+	case !canOpenCached():
 		t.reason = "no openat2 with RESOLVE_CACHED, which Linux has since 5.12"
-	case err == nil:
-		_ = unix.Close(fd) // it was only a test
 	}
 	return t, nil
+}
+
+// canOpenCached reports whether the kernel has RESOLVE_CACHED.
+func canOpenCached() bool {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached}
+	fd, err := unix.Openat2(unix.AT_FDCWD, "/", &how)
+	if err == nil {
+		_ = unix.Close(fd) // it was only a test
+	}
+	return err != unix.ENOSYS && err != unix.EINVAL && err != unix.EPERM && err != unix.E2BIG
 }
 
 // Reason returns why nothing is measured, "" if it is.
@@ -239,7 +258,7 @@ func (t *Table) Use(s usage.Slot, sign Sign, now int64) (bytes int64, ok bool) {
 // due returns when a walk of x begins, ns of CLOCK_BOOTTIME.
 func (x *target) due() int64 {
 	pause := x.pause
-	if x.at > 0 && x.at == x.tried && x.sign.CPU-x.walked.CPU < int64(leastCPU) && x.sign.Written == x.walked.Written {
+	if pause < restPause && x.at > 0 && x.at == x.tried && x.sign.CPU-x.walked.CPU < int64(leastCPU) && x.sign.Written == x.walked.Written {
 		pause = restPause
 	}
 	return x.tried + int64(pause)
@@ -277,7 +296,7 @@ func (t *Table) Survey() Survey {
 
 // reasonOf returns the error without what differs from one workload to the next.
 func reasonOf(err error) string {
-	for _, known := range []error{errNoProcess, errNoOverlay, errRelative, errNotLayer, errNotYet, errTooLong, errOtherDisk, errReplaced, errDeep, errMoved, errClaimed, errHung, fault.ErrDenied, fault.ErrNotFound} {
+	for _, known := range []error{errNoProcess, errNoOverlay, errRelative, errNotLayer, errNotYet, errTooLong, errUsers, errOtherDisk, errReplaced, errDeep, errMoved, errClaimed, errHung, fault.ErrDenied, fault.ErrNotFound} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}
