@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/server"
@@ -27,17 +29,20 @@ import (
 	"mete.dev/mete/internal/testkit/testbed"
 )
 
-// podBatch returns a batch of one window of ten seconds in which each of some pods and its container used CPU time,
-// of a number of seconds each.
-func podBatch(t *testing.T, node string, cpu map[string]int64) ([]byte, batch.Clock) {
+// podBatch returns a batch of one window of ten seconds, in which each of some pods and its container used CPU time, of a
+// number of seconds each, after earlier ones. The window of the first one ends at a time.
+func podBatch(t *testing.T, node string, first time.Time, cpu map[string]int64, earlier ...[]byte) ([]byte, batch.Clock) {
 	t.Helper()
-	now := time.Now()
-	w := usage.Window{Boot: "b", Start: 100e9, End: 110e9, Offset: now.UnixNano() - 110e9, CPUs: 64}
+	now, number := time.Now(), int64(len(earlier)+1)
+	at := 90e9 + number*10e9
+	w := usage.Window{Boot: "b", Start: at, End: at + 10e9, Offset: first.UnixNano() - 110e9, CPUs: 64}
 	var parents []workload.ID
 	total := int64(0)
 	add := func(kind workload.Kind, key string, parent workload.ID, cpu int64) workload.ID {
 		r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key}})
 		r.Usage.Put(usage.CPU, cpu*1e9, usage.Measured)
+		r.Has |= usage.SetOf(usage.CPU)
+		r.Total[usage.CPU] = number * cpu * 1e9
 		r.Usage.Covered = 10 * time.Second
 		w.Rows, parents, total = append(w.Rows, r), append(parents, parent), total+cpu*1e9
 		return r.Workload.ID
@@ -49,7 +54,10 @@ func podBatch(t *testing.T, node string, cpu map[string]int64) ([]byte, batch.Cl
 	add(workload.System, "", "", 0)
 	add(workload.Idle, "", "", 640-used/1e9)
 	w.Balance = usage.Balance{Whole: usage.Shares{640e9}, Workloads: usage.Shares{used}, Idle: usage.Shares{640e9 - used}}
-	b := batch.Batch{Stream: batch.Stream{1}, Number: 1, Windows: []usage.Window{wire.Prepare(&w)}}
+	b := batch.Batch{Stream: batch.Stream{1}, Number: uint64(number), Windows: []usage.Window{wire.Prepare(&w)}}
+	if len(earlier) > 0 {
+		b.Previous = batch.HashOf(earlier[len(earlier)-1])
+	}
 	for i := range w.Rows {
 		name := wire.NameOf(&w.Rows[i])
 		name.Parent = parents[i]
@@ -59,7 +67,7 @@ func podBatch(t *testing.T, node string, cpu map[string]int64) ([]byte, batch.Cl
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sent, batch.Clock{Boot: "b", Boottime: 110e9, Wall: now.UnixNano()}
+	return sent, batch.Clock{Boot: "b", Boottime: now.UnixNano() - w.Offset, Wall: now.UnixNano()}
 }
 
 // TestPodSelf: a pod reads its own use with a token that the API server of its cluster issued, and nothing else.
@@ -67,15 +75,17 @@ func TestPodSelf(t *testing.T) {
 	testkit.Stage(t, "kube", "runs etcd and an API server")
 	c := testbed.Start(t, testbed.API, testbed.Options{})
 	uids, tokens := map[string]string{}, map[string]string{}
-	for _, ns := range []string{"shop", "evil"} {
+	const scheduled = `{"status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}`
+	for ns, requests := range map[string]string{"shop": "100m", "evil": "7"} {
 		c.Kubectl(t, "", "create", "namespace", ns)
 		c.Kubectl(t, "", "-n", ns, "create", "serviceaccount", "default") // no controller runs
 		var made struct{ Metadata struct{ UID string } }
-		object := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": %q, "name": "web"}, "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "x"}]}}`, ns)
+		object := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": %q, "name": "web"}, "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "x", "resources": {"requests": {"cpu": %q}}}]}}`, ns, requests)
 		if err := json.Unmarshal([]byte(c.Kubectl(t, object, "create", "-o", "json", "-f", "-")), &made); err != nil {
 			t.Fatal(err)
 		}
 		uids[ns] = made.Metadata.UID
+		c.Kubectl(t, "", "-n", ns, "patch", "pod", "web", "--subresource", "status", "--type", "merge", "-p", scheduled)
 		tokens[ns] = strings.TrimSpace(c.Kubectl(t, "", "-n", ns, "create", "token", "default", "--audience", "mete", "--bound-object-kind", "Pod", "--bound-object-name", "web", "--bound-object-uid", uids[ns]))
 	}
 	unbound := strings.TrimSpace(c.Kubectl(t, "", "-n", "shop", "create", "token", "default", "--audience", "mete"))
@@ -110,7 +120,7 @@ func TestPodSelf(t *testing.T) {
 	if s, err := self(tokens["shop"]); err != nil || s.Name != "web" || s.Job != "shop/pod/web" || s.Usage != nil || s.Latest != nil || s.Node != "" || s.Cluster != "lab" {
 		t.Errorf("before anything is booked: %+v, %v", s, err)
 	}
-	sent, clock := podBatch(t, id.Node(), map[string]int64{uids["shop"]: 2, uids["evil"]: 30})
+	sent, clock := podBatch(t, id.Node(), time.Now(), map[string]int64{uids["shop"]: 2, uids["evil"]: 30})
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -123,6 +133,20 @@ func TestPodSelf(t *testing.T) {
 			cpu != fmt.Sprint(seconds*1e9) || s.Usage.Covered.Int64() != int64(10*time.Second) || s.Latest == nil || *s.Latest.Rates.CPU != float64(seconds)/10 || s.Latest.Rates.Name != "web" {
 			t.Errorf("%s: %+v, usage %+v", ns, s, s.Usage)
 		}
+	}
+	// Its reservations are booked after the next minute, and are its own.
+	for ns, cores := range map[string]float64{"shop": 0.1, "evil": 7} {
+		testkit.Eventually(t, "a minute of what the pods reserve", func() bool {
+			s, err := self(tokens[ns])
+			if err != nil || s.Usage.Get("cpu_reserved_seconds").Quality == usage.Absent {
+				return false
+			}
+			over, err := s.Reserved.Float64()
+			if reserved := s.Usage.Get("cpu_reserved_seconds").Value.Float(unit.Nanosecond); err != nil || over <= 0 || math.Abs(reserved-cores*over) > 1e-6 {
+				t.Errorf("%s: %v CPU s are reserved in %v s, %v", ns, reserved, over, err)
+			}
+			return true
+		})
 	}
 	if _, err := self(unbound); err == nil || !strings.Contains(err.Error(), "not bound to a pod") || !strings.Contains(fault.Hint(err), "projected volume") {
 		t.Errorf("a token that is not bound: %v", err)

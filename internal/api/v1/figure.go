@@ -65,6 +65,9 @@ func makeFigures() (all []figure) {
 // isUnused reports whether the figure is of what was reserved and not used.
 func (f figure) isUnused() bool { return f.kind == unusedAmount || f.kind == unusedAverage }
 
+// isReserved reports whether the figure is of what is reserved, limited or not used.
+func (f *figure) isReserved() bool { return f.isUnused() || usage.Specified.Has(f.res) }
+
 // reservable returns the index of the figure's resource in query.Reservable, or -1.
 func (f *figure) reservable() int {
 	return slices.IndexFunc(query.Reservable[:], func(r query.Reserving) bool { return r.Used == f.res })

@@ -9,10 +9,12 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Self is the answer to a job or pod about its own use. That of a pod is the sum of the pod and its containers.
+// A Self is the answer to a job or pod about its own use. That of a pod is the sum of the pod and its containers, beside
+// what they reserve.
 type Self struct {
 	Format   int           `json:"format" doc:"version of this form: a reader must not guess at a higher one"`
 	ID       workload.ID   `json:"workload" doc:"id of the calling job or pod: 26 characters of base32; empty until something is booked of a pod"`
@@ -27,12 +29,15 @@ type Self struct {
 	Started  *time.Time    `json:"started_at" doc:"null until it is reported"`
 	Ended    *time.Time    `json:"ended_at" doc:"null while it runs"`
 	Exit     *int          `json:"exit_code" doc:"null while it runs"`
-	First    *time.Time    `json:"first_at" doc:"start of the first minute with use; null until use is booked"`
-	Last     *time.Time    `json:"last_at" doc:"end of the last minute with use"`
+	First    *time.Time    `json:"first_at" doc:"start of the first minute with use, or of what a pod reserves; null until one of them is booked"`
+	Last     *time.Time    `json:"last_at" doc:"end of the last minute with either"`
 	Through  *time.Time    `json:"complete_through" doc:"usage covers the time up to this instant; later use is booked with later windows of some seconds; null before the first batch of the node"`
 	Gaps     int           `json:"gaps" doc:"number of gaps of the node that overlap its lifetime: if it is not 0, figures may be incomplete"`
 	Latest   *SelfLatest   `json:"latest" doc:"its use at present; null if its node sends nothing at present or it used nothing"`
-	Usage    *Figures      `json:"usage" line:"own" doc:"its use over its lifetime, as far as it is booked; averages are over covered_seconds; null until use is booked"`
+	Reserved json.Number   `json:"reserved_for_seconds" doc:"for how long it is known what a pod reserves, up to the last whole minute; 0 of a job"`
+	Usage    *Figures      `json:"usage" line:"own" doc:"its use over its lifetime, as far as it is booked, and what a pod reserves and does not use; averages are over covered_seconds, those of what it reserves, is limited to or does not use over reserved_for_seconds; null until something is booked"`
+
+	reservedOver time.Duration
 }
 
 // A SelfLatest is what a job or pod used in the latest window of its node.
@@ -50,7 +55,8 @@ func SelfOf(s *query.Self) *Self {
 	if l := s.Latest; l != nil && len(l.Rows) == 1 {
 		out.Latest = &SelfLatest{timeOrNil(l.From), timeOrNil(l.To), l.Rows[0]}
 	}
-	out.Usage = (&Usage{over: duration(s.Usage.Covered), figures: allFigures}).totalOf(&s.Usage)
+	out.reservedOver, out.Reserved = s.Reserved, json.Number(seconds(s.Reserved))
+	out.Usage = (&Usage{over: duration(s.Usage.Covered), reservedOver: s.Reserved, figures: allFigures}).totalOf(&s.Usage)
 	return out
 }
 
@@ -71,12 +77,19 @@ func (s *Self) UnmarshalJSON(body []byte) error {
 		return fmt.Errorf("%w answer: format %d is not known, only up to %d", fault.ErrInvalid, read.Format, formatVersion)
 	}
 	*s = Self(read)
+	if read.Reserved != "" { // a server of before it has none
+		over, err := unit.ParseSum(string(read.Reserved), unit.Nanosecond)
+		if err != nil {
+			return fmt.Errorf("%w answer: reserved_for_seconds: %w", fault.ErrInvalid, err)
+		}
+		s.reservedOver = duration(over)
+	}
 	return nil
 }
 
 // AsUsage is what the job or pod used as an answer with one group, or none where nothing is booked.
 func (s *Self) AsUsage() *Usage {
-	u := &Usage{Format: formatVersion, By: []query.Dimension{query.ByNode, query.ByWorkload}, Gaps: s.Gaps, Idle: noPolicy, Nested: noPolicy, Total: s.Usage, figures: allFigures}
+	u := &Usage{Format: formatVersion, By: []query.Dimension{query.ByNode, query.ByWorkload}, Gaps: s.Gaps, Idle: noPolicy, Nested: noPolicy, Total: s.Usage, figures: allFigures, reservedOver: s.reservedOver}
 	if s.First != nil {
 		u.From = *s.First
 	}

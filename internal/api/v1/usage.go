@@ -40,8 +40,9 @@ type Usage struct {
 	Every         string            `json:"every,omitempty" doc:"length of the periods, if the question has every"`
 	Periods       []Usage           `json:"periods,omitempty" doc:"the same groups in each UTC hour or day of the range, in order: their amounts sum to those of the groups above. The first and the last are cut at the ends of the range"`
 
-	over    time.Duration
-	figures []figure // of all groups
+	over         time.Duration
+	reservedOver time.Duration // of what is reserved; 0 is over
+	figures      []figure      // of all groups
 }
 
 // A Group is what one group used. In JSON it has a key for each dimension.
@@ -116,13 +117,29 @@ func (u *Usage) totalOf(t *query.Total) *Figures {
 // figuresIn puts the figures of a total into amounts.
 func (u *Usage) figuresIn(t *query.Total, amounts []Amount) Figures {
 	for i := range u.figures {
-		amounts[i].Value, amounts[i].Quality = u.figures[i].amount(t, u.over)
+		amounts[i].Value, amounts[i].Quality = u.figures[i].amount(t, u.overOf(&u.figures[i]))
 	}
 	return Figures{Covered: t.Covered, figures: u.figures, amounts: amounts}
 }
 
 // Over is the length of time over which averages are taken.
 func (u *Usage) Over() time.Duration { return u.over }
+
+// OverOf is the length of time over which averages of a figure, by its key, are taken: those of what a pod itself reserves
+// have their own.
+func (u *Usage) OverOf(key string) time.Duration {
+	if f := figureOf(key); f != nil {
+		return u.overOf(f)
+	}
+	return u.over
+}
+
+func (u *Usage) overOf(f *figure) time.Duration {
+	if f.isReserved() && u.reservedOver > 0 {
+		return u.reservedOver
+	}
+	return u.over
+}
 
 // WriteJSON implements [Document]: one object with a line for each group. Amounts are
 // decimals of base units; an integer above 2^53, which many readers would round, is a

@@ -3,20 +3,21 @@ package usage
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"mete.dev/mete/internal/api/client"
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/ui/table"
 )
 
 // self prints the use of the job or pod that runs this program.
-func (s *serverFlags) self(cmd *cobra.Command) error {
+func (s *serverFlags) self(cmd *cobra.Command, text func(*v1.Self) string) error {
 	var other string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Name != "self" && f.Name != "output" && f.Name != "ascii" {
+		if !slices.Contains([]string{"self", "output", "ascii", "columns", "reserved", "network"}, f.Name) {
 			other = f.Name
 		}
 	})
@@ -34,5 +35,5 @@ func (s *serverFlags) self(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return s.print(cmd, a, func() string { return table.SelfText(a, s.style()) })
+	return s.print(cmd, a, func() string { return text(a) })
 }

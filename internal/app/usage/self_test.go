@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,24 @@ func TestSelf(t *testing.T) {
 			if err != nil || !strings.Contains(out, w) {
 				t.Errorf("mete %s: %v, no %q in\n%s", line, err, w, out)
 			}
+		}
+	}
+	// Averages of reservations are over their own time: of 4 minutes in which the pod reserved 2 CPUs, it was measured for two.
+	self.Reserved = 4 * time.Minute
+	for r, ns := range map[usage.Resource]int64{usage.CPUReserved: 480e9, usage.CPULimit: 720e9, usage.ReservedTime: 480e9, usage.CPULimitedTime: 240e9} {
+		self.Usage.Present |= usage.SetOf(r)
+		self.Usage.Quality.Set(r, usage.Measured)
+		self.Usage.Sum[r] = self.Usage.Sum[r].Add(ns)
+	}
+	self.Usage.Unused[0].Add(query.Unused{Sum: unit.Sum{}.Add(390e9), Quality: usage.Measured})
+	for line, want := range map[string]string{
+		"usage --self --reserved":                 `web-1 +make +0\.750 +2\.000 +3\.000 \(50%\) +1\.625 `,
+		"usage --self --columns cpu,cpu-reserved": `web-1 +make +90\.000 s +2\.000\n`,
+		"usage --self":                            `web-1 +make +90\.000 s +0\.750 `,
+		"usage --self -o json":                    `"reserved_for_seconds":240,(.|\n)*"cpu_reserved_seconds":480,(.|\n)*"cpu_unused_seconds":390,`,
+	} {
+		if out, err := run(strings.Fields(line)...); err != nil || !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("mete %s: %v, no %s in\n%s", line, err, want, out)
 		}
 	}
 	// In a pod the token is in a file, which the kubelet writes.

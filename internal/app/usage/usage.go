@@ -238,14 +238,12 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
   mete usage --reserved --by namespace,job --from -7d
   mete usage --network --by namespace --from -30d
   mete usage --self
+  mete usage --self --reserved
   mete usage --by label:team --from 2026-03-01 --to 2026-04-01 -o csv > march.csv`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if q.self {
-				return s.self(cmd)
-			}
 			if s.output == "table" && q.limit == "" {
 				q.limit = defaultLimit
 			}
@@ -267,6 +265,9 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 			shown, err := table.ParseColumns(columns)
 			if err != nil {
 				return err
+			}
+			if q.self {
+				return s.self(cmd, func(a *v1.Self) string { return table.SelfText(a, shown, s.style()) })
 			}
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) (*v1.Usage, error) {
 				asked, err := q.usageQuery(sort, every)
@@ -297,7 +298,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guests, which is within their hosts' figures, by `MODE`: only (nothing else) or also (below all other)")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
 	cmd.Flags().StringVar(&q.idle, "idle", v1.IdlePolicies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
-	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job or pod of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment, or METE_SELF_TOKEN_FILE; of the other flags only -o and --ascii apply")
+	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job or pod of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment, or METE_SELF_TOKEN_FILE; of the other flags only -o and --ascii apply, and to the table --columns, --reserved and --network")
 	cmd.Flags().StringVar(&sort, "sort", "cpu", "sort by `COLUMN`, the largest first")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "show only these `COLUMNS`, with commas: "+strings.Join(table.ColumnNames(), ", "))
 	cmd.Flags().BoolVar(&reserved, "reserved", false, "show what was reserved and not used, as --columns "+strings.Join(table.ReservedNames(), ",")+" --sort "+unusedColumn)

@@ -86,7 +86,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 	RunBooking(t, dsn)
 	runTests(t, dsn, []suiteTest{
 		{"Retain", testRetain}, {"Nodes", testNodes}, {"Clones", testClones}, {"Tokens", testTokens}, {"Enrolled", testEnrolled},
-		{"Audit", testAudit}, {"Schema", testSchema}, {"Slices", testSlices}, {"Concurrent", testConcurrent}, {"Self", testSelf}, {"PodSelf", testPodSelf}, {"Unused", testUnused},
+		{"Audit", testAudit}, {"Schema", testSchema}, {"Slices", testSlices}, {"Concurrent", testConcurrent}, {"Self", testSelf}, {"PodSelf", testPodSelf}, {"PodReserved", testPodReserved}, {"Unused", testUnused},
 		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks}, {"KubeRunMarks", testKubeRunMarks},
 		{"BookedOnce", testBookedOnce}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn}, {"ExtentsDrawn", testExtentsDrawn}, {"VersionsDrawn", testVersionsDrawn}, {"ReservedDrawn", testReservedDrawn}, {"Answers", testAnswers},
 	})

@@ -173,8 +173,8 @@ func unvalued(a *v1.Usage) (dimension string, ok bool) {
 	return key, lacking > 0
 }
 
-// SelfText writes what a job or pod used in all its life.
-func SelfText(self *v1.Self, s Style) string {
+// SelfText writes what a job or pod used in all its life, with some columns.
+func SelfText(self *v1.Self, figures []figureColumn, s Style) string {
 	if self.Usage == nil {
 		what := "job"
 		if self.Kind == workload.Pod {
@@ -182,7 +182,8 @@ func SelfText(self *v1.Self, s Style) string {
 		}
 		return "nothing is booked of this " + what + " yet: it comes with the first window of its machine\n"
 	}
-	return Text(self.AsUsage(), s) + "complete through " + s.time(self.Through) + "\n"
+	a := self.AsUsage()
+	return UsageText(a, WithTraffic(figures, a), s) + "complete through " + s.time(self.Through) + "\n"
 }
 
 // usageColumns are the columns of names and figures.
@@ -433,10 +434,11 @@ func (c figureColumn) quality(f *v1.Figures) usage.Quality { return c.amount(f).
 // cell writes one figure with the mark of its quality.
 func (s Style) cell(c figureColumn, f *v1.Figures, a *v1.Usage) string {
 	amount := c.amount(f)
-	if amount.Quality == usage.Absent || c.average && a.Over() <= 0 {
+	over := a.OverOf(c.key)
+	if amount.Quality == usage.Absent || c.average && over <= 0 {
 		return s.absent()
 	}
-	mark, text := top.Mark(amount.Quality, s.ASCII), s.figure(c, f, amount.Value.Float(c.unit), a.Over().Seconds())
+	mark, text := top.Mark(amount.Quality, s.ASCII), s.figure(c, f, amount.Value.Float(c.unit), over.Seconds())
 	switch part, ok := c.limitedPart(f); {
 	case ok && part == 0:
 		text = "none"
