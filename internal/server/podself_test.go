@@ -36,15 +36,14 @@ func podBatch(t *testing.T, node string, first time.Time, cpu map[string]int64, 
 	now, number := time.Now(), int64(len(earlier)+1)
 	at := 90e9 + number*10e9
 	w := usage.Window{Boot: "b", Start: at, End: at + 10e9, Offset: first.UnixNano() - 110e9, CPUs: 64}
-	var parents []workload.ID
 	total := int64(0)
 	add := func(kind workload.Kind, key string, parent workload.ID, cpu int64) workload.ID {
-		r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key}})
+		r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID(node, kind, key), Kind: kind, Key: key}, Parent: parent})
 		r.Usage.Put(usage.CPU, cpu*1e9, usage.Measured)
 		r.Has |= usage.SetOf(usage.CPU)
 		r.Total[usage.CPU] = number * cpu * 1e9
 		r.Usage.Covered = 10 * time.Second
-		w.Rows, parents, total = append(w.Rows, r), append(parents, parent), total+cpu*1e9
+		w.Rows, total = append(w.Rows, r), total+cpu*1e9
 		return r.Workload.ID
 	}
 	for uid, seconds := range cpu {
@@ -59,9 +58,7 @@ func podBatch(t *testing.T, node string, first time.Time, cpu map[string]int64, 
 		b.Previous = batch.HashOf(earlier[len(earlier)-1])
 	}
 	for i := range w.Rows {
-		name := wire.NameOf(&w.Rows[i])
-		name.Parent = parents[i]
-		b.Names = append(b.Names, name)
+		b.Names = append(b.Names, wire.NameOf(&w.Rows[i]))
 	}
 	sent, err := wire.Encode(nil, &b)
 	if err != nil {

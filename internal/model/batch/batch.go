@@ -123,6 +123,9 @@ const (
 	LabelContainer = "io.kubernetes.container.name"
 )
 
+// LabelPodUID is the label of pods and their containers, in names that the ledger returns, that has the UID of the pod.
+const LabelPodUID = "io.kubernetes.pod.uid"
+
 // CheckJobLabel refuses a label by which a job would claim to be something else, such as a pod. The
 // error wraps fault.ErrInvalid.
 func CheckJobLabel(key string) error {

@@ -75,6 +75,7 @@ type row struct {
 	usage.Set
 	workload workload.Workload
 	parent   workload.ID
+	uid      string        // of the Kubernetes pod that it is or belongs to
 	quality  usage.Quality // worst quality of its energy
 	ended    int64         // end of its last window, ns of boottime; 0 while it lives
 	total    [len(exposedResources)]int64
@@ -241,6 +242,7 @@ func (a *Accumulator) addPods(v *View, w *usage.Window, at map[workload.ID]int) 
 			a.pods[up.workload.ID] = p
 		}
 		p.seen = w.End
+		v.rows[at[r.Workload.ID]].uid = p.uid
 		for d := power.Package; d < power.DomainLimit; d++ {
 			if res := usage.EnergyOf(d); r.Usage.Present.Has(res) {
 				p.has[d] = true

@@ -22,11 +22,11 @@ func (v *View) Mete(t *Text, workloads bool) {
 	shown := func(r *row) bool {
 		return workloads || r.workload.Kind == workload.System || r.workload.Kind == workload.Idle
 	}
-	t.Begin("gauge", metric.Info, "Names of a workload; the value is 1. The label energy is the worst quality of its energy. Ended workloads stay for two minutes.")
+	t.Begin("gauge", metric.Info, "Names of a workload; the value is 1. The label energy is the worst quality of its energy. The label uid is of the Kubernetes pod that it is or belongs to. Ended workloads stay for two minutes.")
 	for i := range v.rows {
 		if r := &v.rows[i]; shown(r) {
 			t.Put(1, metric.Node, v.host, metric.Workload, string(r.workload.ID), "kind", r.workload.Kind.String(), "name", r.workload.Name,
-				"parent", string(r.parent), "path", r.workload.Path, "energy", r.quality.String())
+				"parent", string(r.parent), "path", r.workload.Path, "uid", r.uid, "energy", r.quality.String())
 		}
 	}
 	for i, res := range exposedResources {

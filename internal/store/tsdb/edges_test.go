@@ -190,7 +190,7 @@ func TestRename(t *testing.T) {
 		own := c.name("a", nil)
 		c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 20}))
 		joined := own
-		joined.Name, joined.Job, joined.Labels = "web-1/app", "shop/deployment/web", map[string]string{batch.LabelNamespace: "shop", batch.LabelPod: "web-1", batch.LabelContainer: "app"}
+		joined.Name, joined.Job, joined.Labels = "web-1/app", "shop/deployment/web", map[string]string{batch.LabelNamespace: "shop", batch.LabelPod: "web-1", batch.LabelContainer: "app", batch.LabelPodUID: "u"}
 		other := joined
 		other.ID = workload.NewID("n1", workload.Container, "elsewhere")
 		c.s.Rename("n1", []batch.Name{joined, other, {ID: "not an id"}})
@@ -198,7 +198,7 @@ func TestRename(t *testing.T) {
 		c.put(c.window(10, 20, use{key: "a", res: disk, amount: 10, total: 30}))
 		c.fresh = append(c.fresh, own)
 		c.put(c.window(20, 90, use{key: "a", res: disk, amount: 10, total: 40}))
-		c.expect("info", "workload_info container=app job=shop/deployment/web kind=container name=web-1/app namespace=shop pod=web-1 workload=a: 20=1 90=1\n"+
+		c.expect("info", "workload_info container=app job=shop/deployment/web kind=container name=web-1/app namespace=shop pod=web-1 uid=u workload=a: 20=1 90=1\n"+
 			"workload_info kind=container name=a workload=a: 10=1 20|")
 	})
 }

@@ -77,11 +77,12 @@ type seriesName struct {
 	parent                    workload.ID
 	name, job, user, project  string
 	namespace, pod, container string
+	uid                       string // of the pod
 }
 
 func seriesNameOf(n *batch.Name) seriesName {
 	return seriesName{kind: n.Kind, parent: n.Parent, name: n.Name, job: n.Job, user: n.User, project: n.Project,
-		namespace: n.Labels[batch.LabelNamespace], pod: n.Labels[batch.LabelPod], container: n.Labels[batch.LabelContainer]}
+		namespace: n.Labels[batch.LabelNamespace], pod: n.Labels[batch.LabelPod], container: n.Labels[batch.LabelContainer], uid: n.Labels[batch.LabelPodUID]}
 }
 
 // A seriesState is the state of one series of a workload.
@@ -233,7 +234,7 @@ func withPlace(name *batch.Name, was seriesName) seriesName {
 	now := seriesNameOf(name)
 	placed := was.namespace != "" && now.namespace == "" && (now.kind == workload.Pod || now.kind == workload.Container)
 	if placed || was.name != "" && name.IsShortID() {
-		now.name, now.job, now.namespace, now.pod, now.container = was.name, was.job, was.namespace, was.pod, was.container
+		now.name, now.job, now.namespace, now.pod, now.container, now.uid = was.name, was.job, was.namespace, was.pod, was.container, was.uid
 	}
 	return now
 }
@@ -379,6 +380,7 @@ func (n *node) infoLabels(k *namedWorkload) labels.Labels {
 	b.Set("namespace", k.namespace)
 	b.Set("pod", k.pod)
 	b.Set("container", k.container)
+	b.Set("uid", k.uid)
 	b.Set("parent", string(k.parent))
 	return b.Labels()
 }

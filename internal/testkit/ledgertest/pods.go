@@ -200,6 +200,12 @@ func testPlaced(t *testing.T, l *ledger.Ledger, want map[string]string) {
 	if err != nil || len(names) != 2 || len(names["first"]) != 3 || len(names["late"]) != 3 {
 		t.Fatalf("names of pods: %v, %v", names, err)
 	}
+	uids := map[workload.ID]string{} // by pod
+	for _, n := range names["late"] {
+		if n.Kind == workload.Pod {
+			uids[n.ID] = n.Key
+		}
+	}
 	for _, n := range names["late"] {
 		short, _ := workload.ShortIDOf(n.ID)
 		alone, err := l.Names(t.Context(), "late", []workload.ShortID{short})
@@ -210,6 +216,9 @@ func testPlaced(t *testing.T, l *ledger.Ledger, want map[string]string) {
 			place := fmt.Sprintf("%s %s %s %s team=x", n.Labels[batch.LabelNamespace], n.Labels[batch.LabelPod], n.Labels[batch.LabelContainer], n.Job)
 			if what := fmt.Sprintf("%v %.1s", n.Kind, n.Key); place != want[what] {
 				t.Errorf("%s is %q, want %q", what, place, want[what])
+			}
+			if uid := uids[n.ID] + uids[n.Parent]; n.Labels[batch.LabelPodUID] != uid {
+				t.Errorf("%v %.1s is of pod %q, want %q", n.Kind, n.Key, n.Labels[batch.LabelPodUID], uid)
 			}
 			if shown := map[string]string{"pod 3": "web-1", "container a": "web-1/app", "container b": ""}[fmt.Sprintf("%v %.1s", n.Kind, n.Key)]; n.Name != shown {
 				t.Errorf("%v %.1s is shown as %q, want %q", n.Kind, n.Key, n.Name, shown)

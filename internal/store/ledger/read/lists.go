@@ -470,7 +470,7 @@ func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.Shor
 				return err
 			}
 		}
-		return nil
+		return addPodUIDs(v, node, maps.Values(out))
 	})
 	return out, db.Wrap(rd.db.Fault(err), "names")
 }
