@@ -23,6 +23,7 @@ import (
 	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
@@ -49,6 +50,8 @@ type Config struct {
 	Retired RetiredSpools
 	// Containers are the sockets of the daemons that name containers: Docker and Podman.
 	Containers []string
+	// Domains is the directory in which libvirt keeps its running virtual machines, which names them; see [libvirt.New].
+	Domains string
 	// OnWindow is called with each window as it closes, before it is stored, on the goroutine that
 	// owns the machine. name returns the display name of a workload. OnWindow must not keep w. It
 	// may be nil.
@@ -70,6 +73,7 @@ func Default() Config {
 		Directives: directives.Default(),
 		Projects:   socket.ProjectsFile,
 		Containers: docker.Sockets(),
+		Domains:    libvirt.Directory,
 	}
 }
 
@@ -80,8 +84,8 @@ func (c Config) Validate() error {
 // flushTimeout is how long an agent that stops tries to send the rest.
 const flushTimeout = 3 * time.Second
 
-// keepContainers is for how long the name of a removed container is kept, in addition to two windows: its group may end
-// later than Docker says so.
+// keepContainers is for how long the name of a removed container or virtual machine is kept, in addition to two windows: its
+// group may end later than its daemon says so.
 const keepContainers = 5 * time.Minute
 
 // An Agent measures one machine for one server.
@@ -133,7 +137,8 @@ func Open(cfg Config, node string, server Server, log *slog.Logger) (_ *Agent, e
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	containers := docker.New(cfg.Containers, keepContainers+2*cfg.Machine.Window, log.With("part", "containers"))
+	keep := keepContainers + 2*cfg.Machine.Window
+	containers := docker.New(cfg.Containers, keep, log.With("part", "containers"))
 	a := &Agent{node: node, containers: containers, retired: cfg.Retired, onWindow: cfg.OnWindow, selfAccess: selfAccess{issue: cfg.SelfAccess, dir: filepath.Dir(cfg.Socket), log: log}, names: newNameTracker(containers), powerModel: powerModelFile{file: cfg.PowerModel, log: log}, jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, log: log}
 	defer func() {
 		if err != nil {
@@ -143,6 +148,7 @@ func Open(cfg Config, node string, server Server, log *slog.Logger) (_ *Agent, e
 	if a.host, err = hostfs.Open("/"); err != nil {
 		return nil, err
 	}
+	a.names.domains = libvirt.New(a.host, cfg.Domains, keep, log.With("part", "domains"))
 	if cfg.Machine.Scope != sources.ScopeOwn {
 		_ = a.host.ShowRoots() // the machine logs why it sees only a part
 	}

@@ -6,6 +6,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
@@ -32,6 +33,7 @@ const (
 // It is not safe for concurrent use.
 type nameTracker struct {
 	containers *docker.Watcher
+	domains    *libvirt.Reader // nil until it is set
 	states     map[workload.ID]*nameState
 	jobs       map[string]*jobName       // by key
 	gone       []string                  // keys of jobs that were forgotten with the last stored window
@@ -46,9 +48,13 @@ type nameState struct {
 	alive  bool      // one of its lives has not ended
 	named  bool      // its name is sent with the window
 
-	container *docker.Container // what its daemon said last, or nil
-	sent      *docker.Container // with which its name was sent
+	made makerName // what its maker said last, or nil
+	sent makerName // with which its name was sent
 }
+
+// A makerName is what the daemon that made a workload says of it: a [docker.Container] or a [libvirt.Domain]. It never
+// changes: after a change there is another one.
+type makerName interface{ Apply(*batch.Name) }
 
 // A jobName is the name and other values that a job registered.
 type jobName struct {
@@ -130,20 +136,24 @@ func (n *nameTracker) markRecorded() {
 	}
 }
 
-// displayName returns a workload's name, preferring a registered one and that of a container.
+// displayName returns a workload's name, preferring a registered one and that of its maker.
 func (n *nameTracker) displayName(w *workload.Workload) string {
 	if w.Kind == workload.Job {
 		if job := n.jobs[w.Key]; job != nil {
 			return job.Name.Name
 		}
 	}
+	if name, ok := n.domains.DisplayName(w); ok {
+		return name
+	}
 	return n.containers.DisplayName(w)
 }
 
-// apply replaces the names of containers in rows, and the names, users and projects of jobs by those that
+// apply replaces the names of containers and virtual machines in rows, and the names, users and projects of jobs by those that
 // the jobs registered.
 func (n *nameTracker) apply(node string, rows []live.Row) {
 	n.containers.Name(rows)
+	n.domains.Name(rows)
 	if len(n.jobs) == 0 {
 		return
 	}
@@ -182,11 +192,13 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) (names []batch.
 			job.seen = now
 		}
 		if c := n.containers.Find(row.Workload.Kind, row.Workload.Key, row.Workload.Path, !row.Ended); c != nil {
-			state.container = c
+			state.made = c
+		} else if d := n.domains.Find(row.Workload.Kind, row.Workload.Path, !row.Ended); d != nil {
+			state.made = d
 		}
-		container := state.container
+		made := state.made
 		due := !state.alive || state.sentAt.IsZero() || now.Sub(state.sentAt) >= nameRefresh || n.wanted[row.ShortID] ||
-			job != nil && job.changed || container != state.sent
+			job != nil && job.changed || made != state.sent
 		// A workload with several lives has a row for each. It is named once: with a row that has
 		// not ended, if there is one.
 		if !due || state.named || state.alive && row.Ended {
@@ -199,8 +211,8 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) (names []batch.
 		if job != nil {
 			job.apply(&name)
 		}
-		if container != nil {
-			container.Apply(&name)
+		if made != nil {
+			made.Apply(&name)
 		}
 		left := &living
 		if !state.alive {
@@ -269,7 +281,7 @@ func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 		}
 		isJob := row.Workload.Kind == workload.Job
 		if state.named {
-			state.sentAt, state.sent = now, state.container
+			state.sentAt, state.sent = now, state.made
 			if job := n.jobs[row.Workload.Key]; isJob && job != nil {
 				job.changed = false
 			}

@@ -1,20 +1,26 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
@@ -195,6 +201,63 @@ func TestContainerNames(t *testing.T) {
 	step("www", true) // its labels are those of the event
 	w.Rows[0].Ended = true
 	step("www ended", true)
+}
+
+// TestDomainNames checks that a virtual machine of libvirt has the name and the owner that libvirt's file gives it, also after a
+// change and with its end.
+func TestDomainNames(t *testing.T) {
+	const pid, uuid, group = "28201", "5f9f5ad4-1b88-49ed-af9f-995cc0ade552", "/machine.slice/machine-qemu\\x2d1\\x2dinstance\\x2d0000001a.scope"
+	domain, err := os.ReadFile("../identity/libvirt/testdata/instance-0000001a.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, dir := t.TempDir(), t.TempDir()
+	file := filepath.Join(dir, "instance-0000001a.xml")
+	for path, text := range map[string]string{
+		root + "/mete/clocks": "boottime 30\nmonotonic 20\nrealtime 1000\n", file: string(domain),
+		root + "/proc/" + pid + "/cmdline": "qemu\x00-uuid\x00" + uuid + "\x00", root + "/proc/" + pid + "/cgroup": "0::" + group + "/libvirt/emulator\n",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := hostfs.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNameTracker(nil)
+		n.domains = libvirt.New(h, dir, time.Hour, slog.New(slog.DiscardHandler))
+		r := row("instance-0000001a")
+		r.Workload.Kind, r.Workload.Path = workload.VM, group
+		w := &usage.Window{End: noon.UnixNano(), Rows: []usage.Row{r, row("a")}}
+		step := func(name string) {
+			t.Helper()
+			time.Sleep(10 * time.Second)
+			names := n.collectDue(w, noon)
+			n.markSent(w, noon)
+			if i := slices.IndexFunc(names, func(n batch.Name) bool { return n.Kind == workload.VM }); name == "" && len(names) > 0 || name != "" && (i < 0 || names[i].Name != name ||
+				names[i].User != "alice" || names[i].Project != "shop" || names[i].Labels[libvirt.LabelFlavor] != "m1.small" || names[i].Labels[libvirt.LabelDomain] != "instance-0000001a") {
+				t.Errorf("names %+v, want %q", names, name)
+			}
+			rows := []live.Row{{Kind: workload.VM, Name: "instance-0000001a", Path: group}}
+			if n.apply("n", rows); name != "" && (rows[0].Name != name || rows[0].Project != "shop" || n.displayName(&r.Workload.Workload) != name) {
+				t.Errorf("live name %+v, displayed as %q, want %q", rows[0], n.displayName(&r.Workload.Workload), name)
+			}
+		}
+		step("web-1")
+		step("")
+		if err := errors.Join(os.WriteFile(file+".new", bytes.ReplaceAll(domain, []byte(">web-1<"), []byte(">web-2<")), 0o600), os.Rename(file+".new", file)); err != nil {
+			t.Fatal(err)
+		}
+		step("web-2")
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		w.Rows[0].Ended = true
+		step("web-2")
+	})
 }
 
 // TestManyNames checks that the names of a window fit into a batch however many workloads come and

@@ -30,6 +30,7 @@ import (
 	"mete.dev/mete/internal/collect/storage"
 	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
@@ -122,6 +123,7 @@ func (c *Config) Settings() *settings.Set {
 	c.guestRelaySettings(s)
 	s.Text(&c.Socket, "socket", "PATH", "unix socket at which mete run registers jobs; '' is none").WithEnv("METE_SOCKET")
 	s.List(&c.Agent.Containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; none asks no daemon").Check(docker.CheckSocket)
+	s.Text(&c.Agent.Domains, "libvirt", "DIR", "directory in which libvirt keeps its running virtual machines, which names them; none reads none").Check(libvirt.CheckDirectory)
 	s.Text(&c.Status, "status", "ADDRESS", "address of this agent's own /metrics and /healthz; '' is none").Check(func(text string) error {
 		if text == "" {
 			return nil

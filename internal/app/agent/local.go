@@ -12,7 +12,9 @@ import (
 	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/prom/exposition"
 )
 
@@ -47,6 +49,13 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	var count defects
 	shown := cfg.newMachineMetrics(name)
 	containers := docker.New(cfg.Agent.Containers, 2*cfg.Machine.Window, log)
+	domains := libvirt.New(h, cfg.Agent.Domains, 2*cfg.Machine.Window, log)
+	nameOf := func(w *workload.Workload) string {
+		if name, ok := domains.DisplayName(w); ok {
+			return name
+		}
+		return containers.DisplayName(w)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return m.Run(gctx, guestRelay.Tick, func(w *usage.Window) {
@@ -54,8 +63,8 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 			if b := w.Balance; b.Violations > 0 || b.Lost > 0 {
 				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
 			}
-			m.Accounts().EachLiving(containers.Want)
-			shown.addWindow(w, containers.DisplayName, m.Accounts().Meters())
+			m.Accounts().EachLiving(func(w *workload.Workload) { containers.Want(w); domains.Find(w.Kind, w.Path, true) })
+			shown.addWindow(w, nameOf, m.Accounts().Meters())
 		})
 	})
 	g.Go(func() error { return guestRelay.Run(gctx) })

@@ -543,6 +543,15 @@ func TestContainerNames(t *testing.T) {
 	if err := errors.Join(os.Chmod(socket, 0o600), os.WriteFile(file, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	domain := filepath.Join(dir, "web.xml")
+	if err := os.WriteFile(domain, []byte("<domstatus/>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := domainNames("none"); len(got) != 0 {
+		t.Errorf("%v without libvirt", got)
+	}
+	want(t, one(t, domainNames(dir), "domains"), OK, dir, "virtual machines: 1")
+	want(t, one(t, domainNames(filepath.Join(dir, "nosuch")), "domains"), Missing, "nosuch", "domains")
 	if got := containerNames([]string{"none"}); len(got) != 0 {
 		t.Errorf("%v without a daemon", got)
 	}
@@ -551,6 +560,7 @@ func TestContainerNames(t *testing.T) {
 	want(t, one(t, containerNames([]string{filepath.Join(dir, "nosuch")}), "containers"), Missing, "nosuch")
 	if err := hosttest.AsOther(t, func() error {
 		want(t, one(t, containerNames([]string{socket}), "containers"), Limited, socket, "ids", "docs/guide/docker.md")
+		want(t, one(t, domainNames(dir), "domains"), Limited, dir, "CAP_DAC_READ_SEARCH")
 		return nil
 	}); err != nil {
 		t.Fatal(err)

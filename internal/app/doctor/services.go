@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/api/client"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/x/httpx"
 )
@@ -35,6 +36,7 @@ func (d *doctor) services(ctx context.Context, states []state) (out []Check) {
 		out = append(out, agentStatus(ctx, d.agent.Status))
 	}
 	out = append(out, containerNames(d.agent.Agent.Containers)...)
+	out = append(out, domainNames(d.agent.Agent.Domains)...)
 	return append(out, d.units(ctx)...)
 }
 
@@ -60,6 +62,26 @@ func containerNames(sockets []string) (out []Check) {
 		default:
 			out = append(out, of("containers", OK, "this user has the right to connect to %s", s))
 		}
+	}
+	return out
+}
+
+// domainNames is about the files by which libvirt's virtual machines are named. A directory that cannot be found is worth a
+// line only if a setting names it.
+func domainNames(dir string) (out []Check) {
+	const figures = "virtual machines are named by their domains"
+	if dir == libvirt.None {
+		return nil
+	}
+	n, err := libvirt.Count(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && dir == libvirt.Directory:
+	case errors.Is(err, fs.ErrPermission):
+		out = append(out, of("domains", Limited, "this user has no right to read %s", dir).figures(figures).do("run mete as root, or with CAP_DAC_READ_SEARCH, as the unit mete-agent does"))
+	case err != nil:
+		out = append(out, of("domains", Missing, "%s", err).figures(figures).do("correct the setting libvirt"))
+	default:
+		out = append(out, of("domains", OK, "this user has the right to read %s; virtual machines: %d", dir, n))
 	}
 	return out
 }

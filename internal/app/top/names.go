@@ -6,7 +6,9 @@ import (
 	"os"
 	"time"
 
+	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/workload"
@@ -14,10 +16,11 @@ import (
 )
 
 // A namedMeter gives the rows of jobs the names by which mete run registered them at this machine's
-// agent, and the rows of containers those of their daemons. Groups show an id only.
+// agent, and the rows of containers and virtual machines those of their daemons. Groups show an id only.
 type namedMeter struct {
 	Meter
 	containers *docker.Watcher
+	domains    *libvirt.Reader
 	stop       func()                // stops the watcher; may be nil
 	settle     func(context.Context) // gives the daemons time to answer the first request; nil after it
 
@@ -34,13 +37,19 @@ const askAgain = 10
 const settleTime = 300 * time.Millisecond
 
 // Named returns a meter of this machine whose jobs have their names, as far as this user's agent or
-// that of the machine knows them, and whose containers have those of the daemons that this user may ask.
+// that of the machine knows them, and whose containers and virtual machines have those of the daemons that this user may ask.
 func Named(m Meter) Meter {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := docker.New(docker.Sockets(), time.Minute, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.DiscardHandler)
+	var domains *libvirt.Reader
+	closeHost := func() {}
+	if h, err := hostfs.Open("/"); err == nil {
+		domains, closeHost = libvirt.New(h, libvirt.Directory, time.Minute, log), func() { _ = h.Close() } // it was only read
+	}
+	w := docker.New(docker.Sockets(), time.Minute, log)
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = w.Run(ctx) }() // it returns no error
-	return &namedMeter{Meter: m, containers: w, stop: func() { cancel(); <-ended }, settle: func(ctx context.Context) { _ = sleep.For(ctx, settleTime) }, ask: registeredJobs, named: map[string]socket.Named{}, wait: map[string]int{}}
+	return &namedMeter{Meter: m, containers: w, domains: domains, stop: func() { cancel(); <-ended; closeHost() }, settle: func(ctx context.Context) { _ = sleep.For(ctx, settleTime) }, ask: registeredJobs, named: map[string]socket.Named{}, wait: map[string]int{}}
 }
 
 // Close implements Meter.
@@ -62,6 +71,7 @@ func (m *namedMeter) Next(ctx context.Context) (*live.Machine, error) {
 		m.containers.Name(l.Rows)
 	}
 	m.settle = nil
+	m.domains.Name(l.Rows)
 	named, wait := map[string]socket.Named{}, map[string]int{}
 	var jobs []*live.Row
 	due := false

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/identity/docker"
+	"mete.dev/mete/internal/identity/libvirt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/unit"
@@ -55,6 +56,8 @@ type Options struct {
 	Powercap string
 	// Containers are the sockets of the daemons that name containers.
 	Containers []string
+	// Domains is the directory of the running virtual machines of libvirt.
+	Domains string
 	// Demo simulates power meters in place of the machine's own, and stores windows in a temporary
 	// directory.
 	Demo bool
@@ -89,9 +92,11 @@ type config struct {
 	reader   string
 	// containers are the sockets of the daemons that name containers.
 	containers []string
-	state      string
-	powercap   string
-	demo       bool
+	// domains is the directory of the running virtual machines of libvirt.
+	domains  string
+	state    string
+	powercap string
+	demo     bool
 
 	given bool   // state is not the default
 	host  string // of listen
@@ -157,7 +162,7 @@ func Settings() *settings.Set {
 }
 
 func defaultConfig() config {
-	return config{listen: defaultListen, interval: interval(time.Second), reader: "auto", containers: docker.Sockets()}
+	return config{listen: defaultListen, interval: interval(time.Second), reader: "auto", containers: docker.Sockets(), domains: libvirt.Directory}
 }
 
 // settings returns the table, whose values are those of c.
@@ -171,6 +176,7 @@ func (c *config) settings() *settings.Set {
 	s.Switch(&c.demo, "demo-power", "simulate power meters from this machine's real load, to try energy without a meter: each figure is marked as modelled, and the ledger is deleted when the command ends").OnlyFlag()
 	s.Text(&c.reader, "reader", "READER", "how to read the kernel: auto, bpf or files").OneOf("auto", "bpf", "files")
 	s.List(&c.containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; none asks no daemon").Check(docker.CheckSocket)
+	s.Text(&c.domains, "libvirt", "DIR", "directory in which libvirt keeps its running virtual machines, which names them; none reads none").Check(libvirt.CheckDirectory)
 	return s
 }
 
@@ -229,7 +235,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	// The server closes it too, without an error; an early return must.
 	defer func() { _ = ln.Close() }()
 
-	m, kept, err := open(ctx, Options{Tick: time.Duration(c.interval), Reader: c.reader, State: c.state, Powercap: c.powercap, Containers: c.containers, Demo: c.demo})
+	m, kept, err := open(ctx, Options{Tick: time.Duration(c.interval), Reader: c.reader, State: c.state, Powercap: c.powercap, Containers: c.containers, Domains: c.domains, Demo: c.demo})
 	if err != nil {
 		return err
 	}
