@@ -47,7 +47,7 @@ func stages() []stage {
 		}},
 		{"postgres", "the ledger on PostgreSQL", release, 3 * m, []string{"postgresql-15"}, staged("postgres")},
 		{"peers", "beside a stock Prometheus, Alertmanager, MQTT broker, Docker, Podman and Slurm", release, 7 * m, []string{"docker.io", "mosquitto", "mosquitto-clients", "munge", "podman", "prometheus", "prometheus-alertmanager", "slurm-client", "slurmctld", "slurmd"}, staged("peers", "-v", "-p=1")},
-		{"vm", "virtual machines: shares of energy, cgroup v2 alone, installed packages", release, 12 * m, []string{"e2fsprogs", "mmdebstrap", "qemu-system-x86"}, staged("vm", "-v", "-p=1")},
+		{"vm", "virtual machines: shares of energy, names of libvirt, cgroup v2 alone, installed packages", release, 12 * m, []string{"e2fsprogs", "libvirt-clients", "libvirt-daemon", "libvirt-daemon-driver-qemu", "mmdebstrap", "qemu-system-x86"}, staged("vm", "-v", "-p=1")},
 		{"kube", "a Kubernetes cluster: its API, simulated nodes, and two real ones", release, 10 * m, []string{"conntrack", "iproute2", "iptables", "runc"}, staged("kube", "-v", "-p=1")},
 		{"release", "two builds of a release give the same bytes, and RPM accepts its packages", release, 15 * m, []string{"rpm"}, staged("release", "-v")},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", release, 9 * m, []string{"chromium"}, staged("pages", "-p=1")},

@@ -54,17 +54,23 @@ var needs = map[string]func() error{
 	"alertmanager":    func() error { _, err := exec.LookPath("prometheus-alertmanager"); return err },
 	"dockerd":         func() error { return errors.Join(exists("/usr/sbin/dockerd"), exists("/usr/bin/docker")) },
 	"podman":          func() error { _, err := exec.LookPath("podman"); return err },
+	"libvirt": func() error {
+		return errors.Join(exists("/usr/sbin/libvirtd"), exists("/usr/bin/virsh"), exists(qemuDriver))
+	},
 	"slurm": func() error {
 		return errors.Join(exists("/usr/sbin/slurmctld"), exists("/usr/sbin/slurmd"), exists("/usr/bin/squeue"), exists("/usr/sbin/munged"))
 	},
 }
+
+// qemuDriver is the driver of libvirt's daemon for QEMU.
+const qemuDriver = "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so"
 
 // Need skips the test unless this machine meets each requirement: root, bpf (programs can
 // be loaded and the kernel has BTF), cgroup1 and cgroup2 (groups of that version can be
 // created; cgroup1 with cpuacct), memcg1 and memcg2 (the same with the memory controller),
 // unified (cgroup v2 alone, whose top groups have the controllers cpu, io, memory and pids), psi, rapl, loop, netns, chromium, dpkg, dbus, systemd, procfs,
 // schedstat, promtool, gcc, vsock (AF_VSOCK to this machine itself), postgres, prometheus, alertmanager, mosquitto (the
-// broker and its clients), qemu (for x86-64), kvm (this user can open it), pty (pseudoterminals), and the programs curl, dockerd (with its client), podman, slurm (its daemons, its client and munge), setpriv, systemd-analyze, unshare. If METE_MUST, a
+// broker and its clients), qemu (for x86-64), kvm (this user can open it), pty (pseudoterminals), and the programs curl, dockerd (with its client), podman, libvirt (its daemon, its driver for QEMU and its client), slurm (its daemons, its client and munge), setpriv, systemd-analyze, unshare. If METE_MUST, a
 // comma-separated list, contains the requirement, Need fails the test instead: so the gate
 // knows that nothing was skipped.
 func Need(t testing.TB, things ...string) {
