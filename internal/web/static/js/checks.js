@@ -31,6 +31,9 @@ export const harmless = ["unwatched", "rebooted", "clock-shifted"];
 // reporting are the nodes that send data all the time: not those of which only jobs are measured.
 export const reporting = (nodes) => nodes.filter((n) => !/ jobs$/.test(n.machine_id || ""));
 
+// sending are the nodes of which data is expected now.
+export const sending = (nodes) => reporting(nodes).filter((n) => n.state !== "revoked" && !isNew(n));
+
 function ofGaps(gaps, late, nodes) {
   const lost = gaps.filter((g) => !harmless.includes(g.reason)), sum = (list) => text(list.reduce((a, g) => a + g.seconds, 0), "seconds"), reasons = [...new Set(gaps.map((g) => g.reason))].sort();
   return { key: "gaps", title: "Gaps in this range", state: lost.length ? "warn" : nodes.length ? "good" : "", value: grouped(gaps.length), detail: !nodes.length ? ["no machine has enrolled"] : gaps.length ? [sum(gaps) + " in all", reasons.join(", ")] : [late ? "No gaps so far: late data may show some" : "No gaps: the data is complete"],

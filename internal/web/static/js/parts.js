@@ -64,25 +64,35 @@ export const gapMarks = (gaps) => (gaps || []).slice(0, 200).map((g) => ({ from:
 // alertMarks are the times at which alerts began to fire.
 export const alertMarks = (alerts) => (alerts || []).filter((a) => a.activeAt).slice(0, 50).map((a) => ({ from: Date.parse(a.activeAt) / 1000, tone: "bad", title: "alert: " + a.labels.alertname + (a.labels.node ? ", " + a.labels.node : "") }));
 
+const last = (n) => Date.parse(n.booked_through) / 1000;
+
+// lateOf are the machines that send nothing, or late, and whose data ends before an instant, the oldest data first.
+export const lateOf = (nodes, end) => nodes.filter((n) => !n.nested_in && (n.state === "silent" || n.state === "behind") && n.booked_through && last(n) < end).sort((a, b) => last(a) - last(b));
+
+// lost are the times of a range since the latest data of machines that send nothing now, as of [missing]. Machines that are lost
+// within a minute are one loss.
+export function lost(nodes, [begin, end]) {
+  const late = lateOf(nodes, end), want = nodes.filter((n) => !n.nested_in).length, out = [];
+  for (let i = 0; i < late.length;) {
+    const from = Math.max(begin, last(late[i]));
+    while (i < late.length && last(late[i]) <= from + 60) i++;
+    out.push({ from, to: i < late.length ? Math.max(begin, last(late[i])) : end, have: want - i, want, names: i <= 3 ? late.slice(0, i).map((n) => n.name) : [] });
+  }
+  return out.filter((m) => m.to > m.from);
+}
+
 // missing are the times of a range in which not all machines were measured: { from, to, have, want, names }, the names of the
 // machines that are missing if they are few. nodes are those that send all the time; of is the state of stacks: a bucket without
 // a machine says so. Of machines that send nothing now, it is the time since their latest data.
 export function missing(of, nodes) {
   if (!of || of.empty || !of.kinds) return [];
-  const own = nodes.filter((n) => !n.nested_in), [begin, end] = of.ends, last = (n) => Date.parse(n.booked_through) / 1000;
-  const late = own.filter((n) => (n.state === "silent" || n.state === "behind") && n.booked_through && last(n) < end).sort((a, b) => last(a) - last(b)), first = late.length ? Math.max(begin, last(late[0])) : end, out = [];
+  const own = nodes.filter((n) => !n.nested_in), [begin, end] = of.ends, late = lateOf(own, end), first = late.length ? Math.max(begin, last(late[0])) : end, out = [];
   if (own.length > 1) of.buckets.slice(0, -1).forEach((b, i) => {
     const have = covered(of.kinds[i]).nodes, want = own.filter((n) => !(Date.parse(n.enrolled_at) / 1000 > b.from)).length, before = out.at(-1);
     if (have === 0 || have >= want || b.to > first) return;
     if (before && before.to >= b.from - 1 && before.have === have) before.to = b.to; else out.push({ from: b.from, to: b.to, have, want, names: [] });
   });
-  // Machines that are lost within a minute are one loss.
-  for (let i = 0; i < late.length;) {
-    const from = Math.max(begin, last(late[i]));
-    while (i < late.length && last(late[i]) <= from + 60) i++;
-    out.push({ from, to: i < late.length ? Math.max(begin, last(late[i])) : end, have: own.length - i, want: own.length, names: i <= 3 ? late.slice(0, i).map((n) => n.name) : [] });
-  }
-  return out.filter((m) => m.to > m.from);
+  return [...out.filter((m) => m.to > m.from), ...lost(own, of.ends)];
 }
 
 const missingText = (m) => (m.have === 0 ? "no data" : `${grouped(m.have)} of ${few(m.want, "node")}`) + (m.names.length && m.want > 1 ? ", without " + m.names.join(", ") : "");

@@ -6,7 +6,7 @@ import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapsIn, gapMarks, alertMarks, missing, missingMarks } from "../parts.js";
-import { harmless, reporting } from "../checks.js";
+import { harmless, reporting, sending } from "../checks.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
 import { Fleet } from "../heat.js";
@@ -90,7 +90,7 @@ export function Overview({ nodes, alerts }) {
     const list = (await get("/v1/dimensions", {}, signal)).dimensions;
     return ["namespace", "user"].map((name) => list.some((d) => d.dimension === name && d.workloads > 0));
   }, []);
-  const sending = useMemo(() => reporting(nodes).filter((n) => n.state !== "revoked" && !isNew(n)), [nodes]), lacks = useMemo(() => missing(of.data, sending), [of.data, sending]);
+  const expected = useMemo(() => sending(nodes), [nodes]), lacks = useMemo(() => missing(of.data, expected), [of.data, expected]);
   const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(alerts), ...missingMarks(lacks)], [gaps.data, alerts, lacks]);
   if (nodes.length === 0) return html`<section class="card"><${Enroll} /></section>`;
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];

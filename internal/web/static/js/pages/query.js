@@ -1,7 +1,7 @@
 // Query: PromQL, as a chart and as a table.
 import { html, useState, useEffect, useRef, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
-import { ledger, useSpan } from "../span.js";
+import { isNow, ledger, useSpan, zoom } from "../span.js";
 import { Card, Shown, Empty, Figure, Segments, Skeleton, useData, useHere, useNarrow } from "../ui.js";
 import { Chart } from "../chart.js";
 import { Table } from "../table.js";
@@ -9,7 +9,9 @@ import { Editor } from "../editor.js";
 import { oneOf } from "../series.js";
 import { tokens } from "../promql.js";
 import { natural } from "../names.js";
-import { text, length, unitOf, few, worst, when } from "../fmt.js";
+import { sending } from "../checks.js";
+import { Lacks, lateOf, lost, missingMarks, stopped } from "../parts.js";
+import { text, length, unitOf, few, worst, when, ago } from "../fmt.js";
 import { put, jobAt, nodeAt } from "../route.js";
 
 const examples = [
@@ -135,6 +137,12 @@ function Wrong({ error, query }) {
   return html`<div class="notice bad wrong" role="alert"><div>${at ? html`<b>${at.says}</b><div class="small">line ${at.line}, character ${at.column}</div><pre>${at.before}<mark>${at.at}</mark>${at.after}</pre>` : html`<b>${error.message}</b>`}${error.hint && html`<div>${error.hint}</div>`}</div></div>`;
 }
 
+// Nothing stands where no series has values: of nodes that send nothing any more it says since when.
+function Nothing({ query, span, nodes }) {
+  const at = isNow(span) && isMeasured(query) ? stopped(nodesOf(query, sending(nodes))) : 0;
+  return at > 0 ? html`<${Empty} title=${"No data since " + when(at * 1000)}><span>The latest data came ${ago(at * 1000)}.</span><button type="button" onClick=${() => zoom(at - span.length, at)}>Show the latest data</button></${Empty}>` : html`<${Empty} title="No data"><span>No series matches in this range. Check the metric and its labels.</span></${Empty}>`;
+}
+
 function Result({ query, span, mode, kept, nodes }) {
   const asked = useRef(0);
   const data = useData(async (signal) => {
@@ -154,7 +162,7 @@ function Result({ query, span, mode, kept, nodes }) {
   if (!data.data || data.data.mode !== mode) return html`<section class="card"><${Skeleton} height=${360} /></section>`;
   const d = data.data, list = d.resultType === "scalar" || d.resultType === "string" ? [{ metric: {}, value: d.result }] : d.result, unit = unitOf(d.query);
   return html`<section class="card" aria-label="answer">${data.error && html`<${Wrong} error=${data.error} query=${query} />`}${d.notes.map((n) => html`<p class="notice warn">${n}</p>`)}
-    ${list.length === 0 ? html`<${Empty} title="No data"><span>No series matches in this range. Check the metric and its labels.</span></${Empty}>` : mode === "table" ? html`<${Values} list=${list} answer=${d} unit=${unit} nodes=${nodes} />` : html`<${Lines} list=${list} answer=${d} span=${span} unit=${unit} nodes=${nodes} />`}
+    ${list.length === 0 ? html`<${Nothing} query=${d.query} span=${span} nodes=${nodes} />` : mode === "table" ? html`<${Values} list=${list} answer=${d} span=${span} unit=${unit} nodes=${nodes} />` : html`<${Lines} list=${list} answer=${d} span=${span} unit=${unit} nodes=${nodes} />`}
     <p class="small muted">${few(list.length, "series", "series")}${mode !== "table" && list.length > drawn ? `, ${drawn} with the highest values drawn` : ""} · ${Math.round(d.took)} ms${mode === "table" ? "" : " · " + length(span.step) + " resolution" + turns(d.query, list.length)}</p></section>`;
 }
 
@@ -170,21 +178,46 @@ export function beginOf(list, span) {
   return first < Infinity && first - span.from > 0.1 * (span.to - span.from) ? first : 0;
 }
 
+// nodesOf are the nodes that a query is about, by what its selectors say of node and cluster.
+export function nodesOf(query, nodes) {
+  const list = tokens(query).filter((t) => t.kind !== "space" && t.kind !== "comment"), key = { node: "name", cluster: "cluster" };
+  const says = list.flatMap((t, i) => { const [op, value] = list.slice(i + 1, i + 3); return t.kind === "label" && key[t.text] && op && op.kind === "op" && value && value.kind === "string" ? [[key[t.text], op.text, value.text.slice(1, -1)]] : []; });
+  const matches = (n, [k, op, v]) => { try { return (/~/.test(op) ? new RegExp("^(?:" + v + ")$").test(n[k]) : n[k] === v) !== op.startsWith("!"); } catch { return true; } };
+  return nodes.filter((n) => says.every((s) => matches(n, s)));
+}
+
+// isMeasured reports whether a query is about what agents measure, at its own time: the latest values of a node stand in an answer
+// for some minutes after its data ended. What the server knows about nodes goes on.
+export function isMeasured(query) {
+  const list = tokens(query), metrics = list.filter((t) => t.kind === "metric");
+  return metrics.length > 0 && metrics.every((t) => /^mete_(workload_|node_(?:cpu|memory_|power_(?!cap)|disk_|network_))/.test(t.text)) && !list.some((t) => t.text === "offset" || t.text === "@");
+}
+
+// endedOf returns the values of a series up to the end of the data of the nodes that it is about, if all of them are late.
+export function endedOf({ metric, values }, nodes, late) {
+  const own = nodes.filter((n) => !n.nested_in && (!metric.node || n.name === metric.node) && (!metric.cluster || n.cluster === metric.cluster));
+  if (own.length === 0 || !own.every((n) => late.includes(n))) return values;
+  const end = Math.max(...own.map((n) => Date.parse(n.booked_through) / 1000));
+  return values.filter(([t]) => Number(t) <= end);
+}
+
 function Lines({ list, answer, span, unit, nodes }) {
+  const measured = isMeasured(answer.query), expected = nodesOf(answer.query, sending(nodes)), late = lateOf(expected, span.to), ends = late.map((n) => n.node + n.booked_through).join();
   const series = useMemo(() => {
     const top = highest(list).slice(0, drawn), { names, quality, off } = answer, name = namer(top, names), seen = {}, colors = colorsOf(top, names);
     return top.map((s, i) => {
       let n = name(s);
       seen[n] = (seen[n] || 0) + 1;
       if (seen[n] > 1) n += " (" + seen[n] + ")";
-      return { name: n, ...colors[i], values: s.values, title: JSON.stringify(s.metric), link: linkOf(s.metric, names, nodes), quality: quality(s.metric), off: off(s.metric) === null ? "" : text(off(s.metric), unit, lastOf(s)) };
+      return { name: n, ...colors[i], values: measured ? endedOf(s, expected, late) : s.values, title: JSON.stringify(s.metric), link: linkOf(s.metric, names, nodes), quality: quality(s.metric), off: off(s.metric) === null ? "" : text(off(s.metric), unit, lastOf(s)) };
     });
-  }, [list, answer]);
-  const begin = beginOf(list, span);
-  return html`${begin > 0 && html`<p class="small muted begins">Data begins ${when(begin * 1000)}.</p>`}<${Chart} series=${series} span=${span} reach=${begin > 0 ? [begin - span.step, span.to] : undefined} unit=${unit} height=${360} legend="always" label="answer" full />`;
+  }, [list, answer, ends]);
+  const begin = beginOf(list, span), reach = [begin > 0 ? begin - span.step : span.from, span.to], lacks = measured ? lost(expected, reach) : [];
+  return html`${(begin > 0 || lacks.length > 0) && html`<p class="small muted begins">${begin > 0 && html`Data begins ${when(begin * 1000)}. `}<${Lacks} list=${lacks} end=${span.to} /></p>`}<${Chart} series=${series} span=${span} reach=${reach} marks=${missingMarks(lacks)} unit=${unit} height=${360} legend="always" label="answer" full />`;
 }
 
-function Values({ list, answer, unit, nodes }) {
+function Values({ list, answer, span, unit, nodes }) {
+  const lacks = isMeasured(answer.query) ? lost(nodesOf(answer.query, sending(nodes)), [span.from, span.to]) : [];
   const labels = [...new Set(list.flatMap((s) => Object.keys(s.metric)))].sort((a, b) => (a === "__name__" ? -1 : b === "__name__" ? 1 : a < b ? -1 : 1));
   const rows = useMemo(() => list.map((s, i) => ({ i, ...s })), [list]), narrow = useNarrow(), { names, quality, off } = answer;
   const value = (s) => (s.value ? Number(s.value[1]) : null);
@@ -197,7 +230,7 @@ function Values({ list, answer, unit, nodes }) {
   const last = { key: "value", title: "Value", num: true, first: true, value, cell: (s) => (s.value ? html`<span title=${s.value[1]}><${Figure} v=${value(s)} unit=${unit} off=${off(s.metric)} quality=${quality(s.metric)} /></span>` : few((s.values || []).length, "sample")) };
   // On a phone the value stands beside the first name.
   const columns = narrow ? [...columnOf.slice(0, 1), last, ...columnOf.slice(1)] : [...columnOf, last];
-  return html`<${Table} columns=${columns} rows=${rows} id=${(s) => s.i} name="rows" label="answer" />`;
+  return html`${lacks.length > 0 && html`<p class="small muted begins"><${Lacks} list=${lacks} end=${span.to} /></p>`}<${Table} columns=${columns} rows=${rows} id=${(s) => s.i} name="rows" label="answer" />`;
 }
 
 // Names lists the metrics.
