@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ const stripScript = `(async () => {` + drawnScript + `
 	return plots.map((u) => isRed(u, at - 30) + " " + isRed(u, at + 30)).join();
 })()`
 
-// After an outage, page Query shows where the data ended, and draws nothing for the time since then.
+// After an outage, pages Query and Job show where the data ended, and draw and claim nothing for the time since then.
 func TestSinceInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 8, Tame: true, Ago: 4 * time.Minute})
@@ -54,4 +55,12 @@ func TestSinceInChromium(t *testing.T) {
 		return [["mete_node_power_watts", "rate(mete_workload_cpu_seconds_total[2m])", "mete_node_up", "mete_node_power_watts > mete_node_power_cap_watts", "mete_node_cpu_cores offset 1h", "time()"].map(isMeasured),
 			[names("x{node=\"a1\"}"), names("x{node=~'a.'} / y{cluster!=\"x\"}"), names("x{node!~\"a.\"}"), names("sum by (node) (x)")], [{ node: "a1" }, { node: "a2" }, { node: "b1" }, { cluster: "x" }, {}].map(ends)];`,
 		`[[true,true,false,false,false,false],["a1","","b1","a1+a2+b1"],[1,2,3,2,3]]`)
+
+	u.opens(f.URL + "/job?job=kafka&range=15m")
+	u.sees("a state that is not known", `document.querySelector(".facts-line .tag.warn")?.innerText === "unknown since `+clock+`" && document.querySelector('[aria-label="About"]').innerText.includes("unknown since `+clock+`")`)
+	u.sees("since when each chart has no data", `document.querySelectorAll(".uplot").length > 3 && [...document.querySelectorAll(".card:has(.uplot) header")].every((h) => h.innerText.includes("no data since `+clock+`"))`)
+	strips(strings.TrimSuffix(strings.Repeat("false true,", evaluate[int](u, `document.querySelectorAll(".uplot").length`)), ","))
+	picture(t, ctx, "since-job")
+	u.opens(fmt.Sprintf("%s/job?job=kafka&from=%d&to=%d", f.URL, ended.Add(-10*time.Minute).Unix(), ended.Add(-time.Minute).Unix()))
+	u.sees("a range that is over", `document.querySelector(".facts-line .tag.good")?.innerText === "running" && document.querySelectorAll(".uplot").length > 3 && document.querySelector(".lacks.bad") === null`)
 }

@@ -3,7 +3,7 @@ import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { history, mean, less } from "./history.js";
-import { bandOf } from "./parts.js";
+import { bandOf, Lacks, missingMarks } from "./parts.js";
 import { grouped, known, worst, when } from "./fmt.js";
 import { get } from "./api.js";
 import { before, ledger } from "./span.js";
@@ -81,11 +81,14 @@ function linesOf(c, d, split) {
   return lines.length ? [...lines, ...over.filter(some)] : [];
 }
 
+// stoppedAt is since when no node sends anything, of which it is not known what runs; undefined where one does.
+const stoppedAt = (lacks) => (lacks.find((m) => m.have === 0) || {}).from;
+
 const ratio = (sum, f) => (known(sum[f]) && Number(sum.covered_seconds) > 0 ? Number(sum[f]) / Number(sum.covered_seconds) : null);
 
 // lifeMarks are begins and ends in a range of workloads that are no runs, such as containers.
 const marked = 300;
-export const lifeMarks = (list, span) => (list && list.length <= marked ? list : []).filter((w) => Date.parse(w.started_at) / 1000 > span.from || w.ended_at).map((w) => ({ from: Date.parse(w.started_at || w.first_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : Date.now() / 1000, strip: true, tone: w.exit_code ? "bad" : "accent", title: `${w.name || w.workload} from ${when(w.started_at || w.first_at)}${known(w.exit_code) ? ", exit " + w.exit_code : ""}` }));
+export const lifeMarks = (list, span, now = Date.now() / 1000) => (list && list.length <= marked ? list : []).filter((w) => Date.parse(w.started_at) / 1000 > span.from || w.ended_at).map((w) => ({ from: Date.parse(w.started_at || w.first_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : now, strip: true, tone: w.exit_code ? "bad" : "accent", title: `${w.name || w.workload} from ${when(w.started_at || w.first_at)}${known(w.exit_code) ? ", exit " + w.exit_code : ""}` }));
 
 // widths are those of cards that fill rows: two in the first one, three in each of the others, and a last
 // one that has the rest.
@@ -95,9 +98,9 @@ const widths = (n) => [...Array.from({ length: n }, (_, i) => (i < 2 ? "w6" : "w
 export const qualityOf = (c, quality, split) => { const drawn = split && c.split ? [] : c.lines.map(([, f]) => quality[f]).filter((q) => q && q !== "absent"); return drawn.length ? worst(drawn) : quality[c.q]; };
 
 // JobCharts draws all charts of a job. data is of useJobCharts, runs are its runs, list its workloads if
-// they are few. last makes the card that fills the last row, of a width.
-export function JobCharts({ data, previous, split, span, quality, runs: ran, list, pick, last }) {
-  const marks = useMemo(() => (ran.length ? runMarks(ran) : lifeMarks(list, span)), [ran, list, span]);
+// they are few. lacks are the times since which its nodes send nothing, as of [lost]. last makes the card that fills the last row, of a width.
+export function JobCharts({ data, previous, split, span, quality, runs: ran, list, lacks = [], pick, last }) {
+  const marks = useMemo(() => [...(ran.length ? runMarks(ran, stoppedAt(lacks)) : lifeMarks(list, span, stoppedAt(lacks))), ...missingMarks(lacks)], [ran, list, span, lacks]);
   const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => { const lines = linesOf(c, data.data, split); return [c, lines.length ? [...lines, ...earlier(c, data.data, previous, lines, !c.plain)] : lines]; }) : []), [data.data, previous, split]);
   const absent = drawn.filter(([, s]) => s.length === 0).map(([c]) => c.title.toLowerCase()), shown = drawn.filter(([, s]) => s.length > 0);
   const runs = (list || []).filter((w) => w.started_at && w.ended_at), short = runs.length > 0 && runs.every((w) => Date.parse(w.ended_at) - Date.parse(w.started_at) < 10000);
@@ -105,7 +108,7 @@ export function JobCharts({ data, previous, split, span, quality, runs: ran, lis
   return html`<${Shown} of=${data} height=${214}>${() => html`
     ${short && html`<p class="small muted w12">${runs.length === 1 ? "This run was" : "These runs were"} shorter than one 10 s window: totals and bars are exact, there is no curve within a run. The strip below the bars shows when ${runs.length === 1 ? "it" : "each"} ran.</p>`}
     ${left > 0 && html`<p class="small muted w12">${ran.length ? `The charts sum all runs. Only the latest ${grouped(left)} are marked.` : `The charts sum all workloads. Single ones are not marked: there are more than ${left}.`}</p>`}
-    ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${qualityOf(c, quality, split)} />`} note=${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")} width=${width[i]}>
+    ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${qualityOf(c, quality, split)} />`} note=${html`${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")}${lacks.length > 0 && html`<${Lacks} list=${lacks} end=${lacks.at(-1).to} />`}`} width=${width[i]}>
       <${Chart} series=${series} buckets=${d.buckets} span=${span} unit=${c.unit} height=${180} stacked=${!c.plain || Boolean(split && c.split)} band=${c.off && !split ? bandOf(series, [{ values: d.buckets.map((b, i) => [b.from, mean(d.sums[i], c.off, b)]).filter(([, v]) => v !== null) }]) : undefined} legend="always" label=${c.title} marks=${marks} pick=${split && c.split ? pick : undefined} /></${Card}>`)}
     ${d.empty && html`<section class="card w12"><${Empty} title="No samples in this range" /></section>`}
     ${last(width[shown.length])}

@@ -1,15 +1,18 @@
 // Job: the use of one job over time, by node and workload, with the quality of each figure.
-import { html } from "../../vendor/preact.mjs";
+import { html, useMemo } from "../../vendor/preact.mjs";
 import { get, save } from "../api.js";
-import { before, ledger, steps, useSpan } from "../span.js";
+import { before, isNow, ledger, steps, useSpan } from "../span.js";
 import { Card, Stat, Shown, Empty, Facts, Figure, Quality, Kind, Segments, useData, useHere, useNarrow } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { Classes, isClassFigure, isClassified } from "../classes.js";
 import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
+import { lost } from "../parts.js";
+import { sending } from "../checks.js";
+import { dataOf, says, stateOf } from "../states.js";
 import { Runs, exitOf, useRuns } from "../runs.js";
 import { running, together, jobColumns, jobFields, reserved, reservedColumns, reservedFields, Limited, Sums } from "../amounts.js";
-import { grouped, text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord, serverFlag } from "../fmt.js";
+import { grouped, text, few, when, exactly, at, fieldUnit, qualities, known, worst, shellWord, serverFlag } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
 const most = 301; // workloads that are listed: one more than have marks
@@ -68,8 +71,8 @@ function Reserved({ sum, over }) {
 
 // command is the command that shows the same use in a terminal.
 export function command(job, span, origin) {
-  const at = (s) => new Date(s * 1000).toISOString().replace(".000", "");
-  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.start ?? span.from)} --to ${at(span.to)}`} --by node${serverFlag(origin)}`;
+  const iso = (s) => new Date(s * 1000).toISOString().replace(".000", "");
+  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${iso(span.start ?? span.from)} --to ${iso(span.to)}`} --by node${serverFlag(origin)}`;
 }
 
 // listAll shows the workloads of the job.
@@ -87,16 +90,28 @@ function every(list, key) {
 // widened reports whether an answer is about more time than a range with two ends, of which the ledger sums whole minutes.
 export const widened = (used, span) => !span.name && (Date.parse(used.from) < Math.floor(span.start ?? span.from) * 1000 || Date.parse(used.to) > Math.ceil(span.to) * 1000);
 
+// jobState is the state of a job, and since when it is not known: list are its workloads, sum is what it used, runs are its
+// runs, and nodes those that send. Of a range that is over, it is that of its workloads.
+export function jobState({ list, sum, runs, nodes, span }) {
+  const kinds = [...new Set(list.map((w) => w.kind))], open = list.some((w) => !w.ended_at), last = sum && sum.last_at, data = dataOf(nodes, span.to);
+  const state = open && last && isNow(span) ? stateOf({ kind: kinds.length === 1 ? kinds[0] : "", last_at: last }, data, runs) : "";
+  // The ledger knows of use by minutes, and of the data of a node up to its last window.
+  const ends = data.late.map((t) => t * 1000).filter((t) => t <= Date.parse(last));
+  return state === "unknown" ? { state, since: ends.length > 0 ? Math.max(...ends) : Date.parse(last) } : { state: open ? "running" : "ended", since: null };
+}
+
+const stateTones = { running: "good", unknown: "warn", ended: "" }, stateText = ({ state, since }) => (since ? `${state} since ${at(since)}` : state);
+
 // Line says in one line whose the job is, where it runs, and whether it does.
-function Line({ list, whose, nodes, used, span }) {
-  const all = list.length < most, running = list.some((w) => !w.ended_at), ended = list.map((w) => w.ended_at || "").sort().pop(), user = every(whose, "user"), project = every(whose, "project");
-  return html`<div class="bar facts-line">${[...new Set(list.map((w) => w.kind))].map((k) => html`<${Kind} of=${k} />`)}${(running || all) && list.length > 0 && html`<span class=${"tag " + (running ? "good" : "")} title=${running ? null : exactly(ended)}>${running ? "running" : "ended " + when(ended)}</span>`}
+function Line({ list, of, whose, nodes, used, span }) {
+  const all = list.length < most, { state } = of, ended = list.map((w) => w.ended_at || "").sort().pop(), user = every(whose, "user"), project = every(whose, "project");
+  return html`<div class="bar facts-line">${[...new Set(list.map((w) => w.kind))].map((k) => html`<${Kind} of=${k} />`)}${(state !== "ended" || all) && list.length > 0 && html`<span class=${"tag " + stateTones[state]} title=${state === "ended" ? exactly(ended) : says[state]}>${state === "ended" ? "ended " + when(ended) : stateText(of)}</span>`}
     ${user && html`<span class="muted">user ${user}</span>`}${project && html`<span class="muted">project ${project}</span>`}${known(nodes) && html`<span class="muted">${few(nodes, "node")}</span>`}<span class="muted">${all ? few(list.length, "workload") : `more than ${most - 1} workloads`}</span>${used && widened(used, span) && html`<span class="muted" title="the ledger sums whole minutes, hours or days">figures from ${when(used.from)} to ${when(used.to)}</span>`}</div>`;
 }
 
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
-function About({ list, whose, runs, nodes: ran, job, span, columns }) {
+function About({ list, of: now, whose, runs, nodes: ran, job, span, columns }) {
   const one = list[0], all = list.length < most;
   // Labels are of workloads: those of the job are what all have alike.
   const labels = Object.entries(one && all ? one.labels : {}).filter(([k, v]) => list.every((w) => w.labels[k] === v));
@@ -107,7 +122,7 @@ function About({ list, whose, runs, nodes: ran, job, span, columns }) {
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every(whose, "user")], ["Project", every(whose, "project")], ["Cluster", every(whose, "cluster")],
     ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
     ["Workloads", list.length > 1 ? (all ? grouped(list.length) : html`more than ${list.length - 1}: <button type="button" class="plain" onClick=${listAll}>list them under Parts</button>, or choose a shorter range`) : null],
-    ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", all && !ended && list.length ? "running" : null],
+    ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", now.state !== "ended" && list.length && (all || now.state === "unknown") ? stateText(now) : null],
     ["Exit", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
     ["Command", html`<code>${command(job, span)}</code>`]]} />`;
@@ -148,17 +163,20 @@ export function Job({ nodes }) {
   const whose = crowd ? groups.data || [] : list.data || [];
   const runs = useRuns({ where, span });
   const several = new Set((list.data || []).map((w) => w.node)).size > 1;
+  // The nodes of the job; of more workloads than are listed, all.
+  const own = useMemo(() => { const of = new Set((list.data || []).map((w) => w.node)); return sending(nodes).filter((n) => (query.node ? n.name === query.node : crowd || of.has(n.name))); }, [nodes, list.data, query.node, crowd]);
+  const lacks = useMemo(() => lost(own, [span.from, span.to]), [own, span]);
   const compare = query.compare === "1", past = useData(async (signal) => (compare ? comparable(await get("/v1/usage", { by: "job", where, ...ledger(before(span)) }, signal)) : null), [where.join(), compare, steps(span)]);
   const [drawn, previous] = useJobCharts({ where, span, split: split && several, compare });
   const change = (...keys) => compare && html`<${Change} now=${sum} past=${past.data} keys=${keys} />`;
   if (!job) return html`<section class="card"><${Empty} title="No job selected"><a href="/jobs">All jobs</a></${Empty}></section>`;
   const sum = used.data && used.data.groups[0];
   if (used.data && !sum) return html`<section class="card"><${Empty} title=${`No data for "${job}" in this range`}><span>Check the spelling or widen the range.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Show 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
-  const q = sum ? sum.quality : {};
+  const q = sum ? sum.quality : {}, ran = runs.data ? runs.data.runs : none, now = jobState({ list: list.data || none, sum, runs: ran, nodes: own, span });
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
   const whole = sum && together(sum, "memory_byte_seconds", used.data.averages_over_seconds), parallel = whole > bytes * 1.005; // several ran at a time
   const one = list.data && list.data.length === 1, whileRunning = one ? "while it ran" : "per running workload", peak = sum && Number(sum.memory_peak_bytes) >= whole; // else it is that of a small part
-  return html`${list.data ? html`<${Line} list=${list.data} whose=${whose} nodes=${sum && sum.nodes} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
+  return html`${list.data ? html`<${Line} list=${list.data} of=${now} whose=${whose} nodes=${sum && sum.nodes} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
@@ -167,8 +185,8 @@ export function Job({ nodes }) {
     <${Runs} data=${runs} where=${where} span=${span} />
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
-    <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${runs.data ? runs.data.runs : none} list=${list.data} pick=${(p) => go(nodeAt(p.node))}
-        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} whose=${whose} runs=${runs.data ? runs.data.runs : none} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
+    <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${ran} list=${list.data} lacks=${lacks} pick=${(p) => go(nodeAt(p.node))}
+        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} of=${now} whose=${whose} runs=${ran} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
       <${Classes} sum=${sum} width="w12" /><${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} over=${used.data.averages_over_seconds} one=${one} />`}</${Shown}></${Card}></div>`;
 }
