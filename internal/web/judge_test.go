@@ -51,6 +51,29 @@ func judged(t *testing.T, f func(what, script, want string)) {
 		return [says(missing(of1(3, 3, 3, 3, 3), live("a", "b", "c"))), says(missing(of1(3, 2, 2, 3, 3), live("a", "b", "c"))), says(missing(of1(3, 3, 2, 2, 2), [...live("a", "b"), node("c", "behind", 130)])), says(missing(of1(3, 3, 1, 1, 1), [...live("a"), node("b", "silent", 125), node("c", "silent", 130)])),
 			says(missing(of1(3, 3, 2, 1, 1), [...live("a"), node("b", "silent", 130), node("c", "silent", 220)])), says(missing(of1(2, 2, 3, 3, 3), [...live("a", "b"), node("c", "live", 300, 100)])), says(missing(of1(1, 1, 0, 0, 0), [node("a", "silent", 120)]))];`,
 		`[[],["60-180 2/3 "],["130-300 2/3 c"],["125-300 1/3 b+c"],["130-220 2/3 b","220-300 1/3 b+c"],[],["120-300 0/1 a"]]`)
+	f("the capacity of late, and that of all machines where some are missing", `
+		const { capacityNow } = await of("parts.js"), buckets = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((i) => ({ from: 60 * i, to: 60 * i + 60 })), all = [900, 500, 500, 500, 500, 500, 300, 20, null].map((v, i) => [60 * i, v]), hours = [[0, 400], [3600, 300], [7200, 100]];
+		return [capacityNow(buckets, all, false), capacityNow(buckets, all, true), capacityNow([0, 3600, 7200].map((t) => ({ from: t, to: t + 3600 })), hours, false), capacityNow([], [], false)];`, `[500,900,300,0]`)
+	f("parts that are later than their whole", `
+		const { stacks, stack, capacity } = await of("series.js"), { spanOf } = await of("span.js"), ask = window.fetch;
+		let later = false, again = 0;
+		window.fetch = async (path) => {
+			const p = new URLSearchParams(String(path).split("?")[1]), [first_at, last_at] = [p.get("from"), p.get("to")], seconds = (Date.parse(last_at) - Date.parse(first_at)) / 1000;
+			const group = (name, cpu, nodes = 4) => ({ kind: name, job: name, cpu_seconds: cpu * seconds, memory_byte_seconds: null, energy_joules: null, energy_error_joules: null, memory_average_bytes: null, nodes, covered_seconds: nodes * seconds, first_at, last_at, quality: {} });
+			const answer = (whole, ...groups) => ({ from: first_at, to: last_at, averages_over_seconds: seconds, groups, total: { quality: {} }, whole: { cpu_seconds: whole * seconds } });
+			if (p.get("by") === "job") { later = true; return new Response(JSON.stringify(answer(0, group("web", 8)))); }
+			if (p.get("by") === "kind" && later) again++;
+			return new Response(JSON.stringify(later && again ? answer(16, group("container", 9), group("idle", 7)) : answer(4, group("container", 2), group("idle", 2, 1))));
+		};
+		try {
+			const d = await stacks({ by: "", span: spanOf({ from: 1700000400, to: 1700001000 }), nodes: 4 }), all = capacity(d, "cpu"), used = stack(d, "cpu", false);
+			return [again > 0, all.every(([, v], i) => used.reduce((a, s) => a + (s.values[i][1] || 0), 0) <= v), Math.max(...all.map(([, v]) => v))];
+		} finally { window.fetch = ask; }`, `[true,true,16]`)
+	f("gaps that lost nothing and have no length", `const { isNothing } = await of("checks.js"); return [["clock-shifted", 0], ["clock-shifted", 0.0004], ["clock-shifted", 2], ["rebooted", 0], ["lost", 0]].map(([reason, seconds]) => isNothing({ reason, seconds }));`, `[true,true,false,false,false]`)
+	f("what the legend says of marks", `
+		const { keysOf } = await of("chart.js"), { missingMarks, gapMarks } = await of("parts.js"), m = (from, to, have) => ({ from, to, have, want: 4, names: [] });
+		return [keysOf(missingMarks([m(10, 20, 3), m(20, 30, 0)]), [0, 100]), keysOf(missingMarks([m(10, 20, 3)]), [30, 100]), keysOf(gapMarks([{ reason: "lost", from: 0, to: 10 }, { reason: "clock-shifted", seconds: 0, from: 0, to: 0 }]), [0, 1e9])];`,
+		`[[["nodes missing","warn"],["no data","bad"]],[],[["gap","bad"]]]`)
 	f("cores and their share", `
 		const { coresOf } = await of("pages/overview.js"), p = (workloads, whole) => ({ cpus: 2, cpu_cores: { workloads, system: 0.01, idle: whole - workloads - 0.01, whole } });
 		return [coresOf(p(2, 2.012)), coresOf(p(1, 1.9)), coresOf(p(1, 2)), coresOf({ cpus: 2, cpu_cores: null })].map((v) => v && Number(v.toFixed(4)));`, `[1.998,1.01,1.01,null]`)

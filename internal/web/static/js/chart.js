@@ -294,7 +294,7 @@ function pictureOf(u, { seen, tone, label, ends }, done) {
   c.toBlob(done);
 }
 
-// Chart draws series of { name, values: [[t, v]], key, tone, dash, over }. stacked adds them
+// Chart draws series of { name, values: [[t, v]], key, tone, dash, over }, and marks whose key stands in the legend. stacked adds them
 // up, the first one at the bottom, and draws those that are over it as lines; buckets are the
 // { from, to } whose average each value is, which are drawn as bars; whole is what the axis
 // reaches to; band is { low, high } of the values' sum, drawn faintly; marks are { from, to,
@@ -431,8 +431,11 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
       const button = html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
       <i style=${{ background: toneOf(s, i) }}></i><span>${full ? s.name : brief(s.name)}</span><b data-name=${s.name} ref=${born.current}></b></button>`;
       return full ? html`<span class="key" key=${s.name}>${button}${s.off && !ended(s) && html`<span class="off num" title="possible error, either way">± ${s.off}</span>`}<${Quality} of=${s.quality} />${s.link && html`<a href=${s.link.href} title=${s.link.title} aria-label=${s.link.title}>›</a>`}</span>` : button;
-    })}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}<span class="at muted num"></span>${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
+    })}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}<span class="at muted num"></span>${band && html`<span class="bandkey"><i></i>possible error</span>`}${keysOf(marks, ends).map(([k, tone]) => html`<span class="bandkey" key=${k}><i style=${{ background: `var(--${tone})` }}></i>${k}</span>`)}</div>`}</figure>`;
 }
+
+// keysOf are the keys of the marks that are seen between two ends, each with its color.
+export const keysOf = (marks, [from, to]) => [...new Map(marks.filter((m) => m.key && m.from <= to && (m.to ?? m.from) >= from).map((m) => [m.key, m.tone || "faint"]))];
 
 const known = (v) => v !== null && v !== undefined;
 

@@ -28,6 +28,9 @@ function ofNodes(nodes, now) {
 // harmless are the reasons of gaps in which nothing is lost.
 export const harmless = ["unwatched", "rebooted", "clock-shifted"];
 
+// isNothing reports whether a gap lost nothing and has no length that a page would show: a clock that was set by less than half a second.
+export const isNothing = (g) => g.reason === "clock-shifted" && g.seconds < 0.5;
+
 // reporting are the nodes that send data all the time: not those of which only jobs are measured.
 export const reporting = (nodes) => nodes.filter((n) => !/ jobs$/.test(n.machine_id || ""));
 

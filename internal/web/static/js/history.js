@@ -32,11 +32,11 @@ const kept = new Map();
 let keptIn = 0;
 const keptFor = 600, keptMost = 4000, late = 180;
 
-async function ask(params, b, signal) {
+async function ask(params, b, signal, again = false) {
   const now = Date.now() / 1000, range = { from: new Date(b.from * 1000).toISOString(), to: new Date(b.to * 1000).toISOString() };
   if (keptIn !== turns()) { kept.clear(); keptIn = turns(); }
   const url = address("/v1/usage", { ...params, ...range }), hit = kept.get(url);
-  if (hit && hit.until > now) return hit.answer;
+  if (hit && hit.until > now && !again) return hit.answer;
   const answer = await get("/v1/usage", { ...params, ...range }, signal);
   if (b.to < now - late) {
     kept.set(url, { answer, until: now + keptFor });
@@ -56,6 +56,10 @@ export async function answers(params, buckets, signal) {
   }));
   return out;
 }
+
+// isLater reports whether an answer has more of workloads than another one that has all of them: rows arrived in between.
+const isLater = (a, all) => ["cpu_seconds", "memory_byte_seconds", "energy_joules"].some((f) => ofWork(a, f) > ofWork(all, f) * (1 + 1e-6));
+const ofWork = (a, f) => a.groups.reduce((sum, g) => (g.kind === "idle" || g.kind === "system" ? sum : sum + Number(g[f] || 0)), 0);
 
 // widened reports whether the ledger has no finer rows than those of hours or days for a
 // bucket: then its answer is about more time.
@@ -86,7 +90,10 @@ export async function history(questions, span, nodes, signal) {
     const wide = buckets.map((b, i) => widened(b, list[i]));
     if (least < 86400 && wide.includes(true)) continue;
     const lead = short ? Math.max(0, list.findIndex((a) => a.groups.length > 0)) : 0;
-    const rest = await Promise.all(questions.slice(1).map((q) => answers(q, buckets, signal))), cut = measured(buckets, list).slice(lead), begin = cut[0].from;
+    const rest = await Promise.all(questions.slice(1).map((q) => answers(q, buckets, signal)));
+    // Parts that are later than their whole would exceed it, and the capacity of the machines that sent before.
+    await Promise.all(buckets.map(async (b, i) => { if (rest.some((l) => isLater(l[i], list[i]))) list[i] = await ask(questions[0], b, signal, true); }));
+    const cut = measured(buckets, list).slice(lead), begin = cut[0].from;
     const latest = cut[list.findLastIndex((a) => a.groups.length > 0) - lead], end = Math.min(cut.at(-1).to, Math.max(span.to, latest ? latest.to : 0));
     return { buckets: cut, ends: [begin, end > begin ? end : cut.at(-1).to], of: [list, ...rest].map((l) => l.map((a, i) => (wide[i] ? null : a)).slice(lead)), range, span: short ? fitted(span, begin) : span, begin: short ? begin : null };
   }

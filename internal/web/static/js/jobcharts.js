@@ -88,7 +88,7 @@ const ratio = (sum, f) => (known(sum[f]) && Number(sum.covered_seconds) > 0 ? Nu
 
 // lifeMarks are begins and ends in a range of workloads that are no runs, such as containers.
 const marked = 300;
-export const lifeMarks = (list, span, now = Date.now() / 1000) => (list && list.length <= marked ? list : []).filter((w) => Date.parse(w.started_at) / 1000 > span.from || w.ended_at).map((w) => ({ from: Date.parse(w.started_at || w.first_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : now, strip: true, tone: w.exit_code ? "bad" : "accent", title: `${w.name || w.workload} from ${when(w.started_at || w.first_at)}${known(w.exit_code) ? ", exit " + w.exit_code : ""}` }));
+export const lifeMarks = (list, span, now = Date.now() / 1000) => (list && list.length <= marked ? list : []).filter((w) => Date.parse(w.started_at) / 1000 > span.from || w.ended_at).map((w) => ({ from: Date.parse(w.started_at || w.first_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : now, strip: true, tone: w.exit_code ? "bad" : "accent", key: w.exit_code ? "failed workload" : "workload", title: `${w.name || w.workload} from ${when(w.started_at || w.first_at)}${known(w.exit_code) ? ", exit " + w.exit_code : ""}` }));
 
 // widths are those of cards that fill rows: two in the first one, three in each of the others, and a last
 // one that has the rest.

@@ -7,6 +7,7 @@ import { resources, stacks, stack, capacity, errors, traffic, flows, averagedOve
 import { secondsOf, covered } from "./history.js";
 import { before, isNow, ledger, zoom } from "./span.js";
 import { get, isDown } from "./api.js";
+import { isNothing } from "./checks.js";
 import { known, text, shareOf, inconsistent, when, ago, at, few, exactly, grouped } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
@@ -59,10 +60,10 @@ const gapTones = { unwatched: "warn", "clock-shifted": "warn", rebooted: "accent
 export const gapsIn = async (span, signal, of = {}) => (await get("/v1/gaps", { ...of, ...ledger(span), limit: 10000 }, signal)).gaps;
 
 // gapMarks are the gaps of a range as marks of charts.
-export const gapMarks = (gaps) => (gaps || []).slice(0, 200).map((g) => ({ from: Date.parse(g.from) / 1000, to: Date.parse(g.to) / 1000, tone: gapTones[g.reason] || "bad", title: (g.reason === "rebooted" ? "rebooted" : "gap: " + g.reason) + (g.name ? ", " + g.name : "") }));
+export const gapMarks = (gaps) => (gaps || []).filter((g) => !isNothing(g)).slice(0, 200).map((g) => ({ from: Date.parse(g.from) / 1000, to: Date.parse(g.to) / 1000, tone: gapTones[g.reason] || "bad", key: g.reason === "rebooted" ? "rebooted" : "gap", title: (g.reason === "rebooted" ? "rebooted" : "gap: " + g.reason) + (g.name ? ", " + g.name : "") }));
 
 // alertMarks are the times at which alerts began to fire.
-export const alertMarks = (alerts) => (alerts || []).filter((a) => a.activeAt).slice(0, 50).map((a) => ({ from: Date.parse(a.activeAt) / 1000, tone: "bad", title: "alert: " + a.labels.alertname + (a.labels.node ? ", " + a.labels.node : "") }));
+export const alertMarks = (alerts) => (alerts || []).filter((a) => a.activeAt).slice(0, 50).map((a) => ({ from: Date.parse(a.activeAt) / 1000, tone: "bad", key: "alert", title: "alert: " + a.labels.alertname + (a.labels.node ? ", " + a.labels.node : "") }));
 
 const last = (n) => Date.parse(n.booked_through) / 1000;
 
@@ -98,7 +99,7 @@ export function missing(of, nodes) {
 const missingText = (m) => (m.have === 0 ? "no data" : `${grouped(m.have)} of ${few(m.want, "node")}`) + (m.names.length && m.want > 1 ? ", without " + m.names.join(", ") : "");
 
 // missingMarks are those times as marks of charts: red where half of the machines or more are missing.
-export const missingMarks = (list) => list.map((m) => ({ from: m.from, to: m.to, strip: true, ends: "from", tone: 2 * m.have <= m.want ? "bad" : "warn", title: missingText(m) }));
+export const missingMarks = (list) => list.map((m) => ({ from: m.from, to: m.to, strip: true, ends: "from", tone: 2 * m.have <= m.want ? "bad" : "warn", key: m.have === 0 ? "no data" : "nodes missing", title: missingText(m) }));
 
 // Lacks says since when the latest machines are missing, if they still are.
 export function Lacks({ list, end }) {
@@ -113,7 +114,7 @@ const since = (begin) => (begin ? "data begins " + when(begin * 1000) : "");
 // stacks; previous that of the range before, whose sum is drawn as a line.
 export function Stacked({ resource, of, previous, span, height = 230, width, quality, aside, note, idle, marks, pick, lacks = [] }) {
   const r = resources[resource];
-  const drawn = useMemo(() => of.data && drawing(of.data, resource, idle, previous), [of.data, resource, idle, previous]);
+  const drawn = useMemo(() => of.data && drawing(of.data, resource, idle, previous, lacks.length > 0), [of.data, resource, idle, previous, lacks.length > 0]);
   const empty = html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${r.title === "CPU" ? "CPU" : r.title.toLowerCase()} /></div>`;
   const says = html`${[note, drawn && drawn.note, of.data && since(of.data.begin)].filter(Boolean).join(" · ")}${lacks.length > 0 && of.data && html`<${Lacks} list=${lacks} end=${of.data.ends[1]} />`}`;
   return html`<${Card} title=${html`${r.title}<${Quality} of=${quality} />`} note=${says} width=${width} aside=${aside}>
@@ -121,17 +122,26 @@ export function Stacked({ resource, of, previous, span, height = 230, width, qua
     : html`<${Chart} series=${drawn.series} buckets=${of.data.buckets} reach=${of.data.ends} span=${span} unit=${r.unit} stacked height=${height} label=${r.title} band=${drawn.band} marks=${marks} pick=${pick} />`)}</${Shown}></${Card}>`;
 }
 
+// sent is within how many seconds nearly all machines send their data: windows of a minute, each at its own time, and their way.
+const sent = 300;
+
+// capacityNow is the capacity of late: the highest of some minutes, as of the latest buckets some machines have not sent anything
+// yet. Where machines are missing it is the highest of the range: that of those that send would be less than what all used.
+export function capacityNow(buckets, all, lacks) {
+  const latest = all.findLastIndex(([, v]) => known(v));
+  return Math.max(0, ...all.filter(([, v], i) => known(v) && (lacks || i >= latest - 1 || buckets[i].to > buckets[latest].to - sent)).map(([, v]) => v));
+}
+
 // drawing is what Stacked draws. The capacity is a line where it is not far above what was used.
-function drawing(of, resource, idle, previous) {
+function drawing(of, resource, idle, previous, lacks) {
   if (of.empty) return { series: [] };
   const series = stack(of, resource, idle), r = resources[resource];
   const sum = new Map(), all = capacity(of, resource), most = Math.max(0, ...all.map(([, v]) => v || 0));
   for (const s of series) for (const [t, v] of s.values) sum.set(t, (sum.get(t) || 0) + (v || 0));
-  const used = Math.max(0, ...sum.values()), out = { series }, whole = Math.max(...all.map(([, v]) => v).filter(known).slice(-2));
+  const used = Math.max(0, ...sum.values()), out = { series }, whole = capacityNow(of.buckets, all, lacks);
   if (resource === "power" && !idle) { const w = idlePower(of); if (w > 0) out.note = "without idle, " + text(w, r.unit); }
   if (resource === "power") out.band = bandOf(series, [{ values: errors(of, idle).filter(([, v]) => v !== null) }]);
   else if (most > 0) {
-    // The capacity of late, and of whole CPUs: of the latest bucket, some machines may not have sent anything yet.
     out.note = "of " + text(resource === "cpu" ? Math.round(whole) : whole, r.unit);
     if (!idle && most < 1.6 * used) out.series = [...series, { name: "capacity", tone: "capacity", over: true, dash: [5, 4], values: all }];
   }

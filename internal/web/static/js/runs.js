@@ -50,7 +50,7 @@ const many = 12;
 export function runMarks(runs, now = Date.now() / 1000) {
   return runs.filter((r) => r.started_at).map((r) => {
     const from = began(r), running = r.state === "running", to = running ? now : ended(r);
-    return { from, to, strip: true, ends: runs.length <= many ? (running ? "from" : "both") : failed(r) ? "to" : "", tone: failed(r) ? "bad" : "accent",
+    return { from, to, strip: true, ends: runs.length <= many ? (running ? "from" : "both") : failed(r) ? "to" : "", tone: failed(r) ? "bad" : "accent", key: failed(r) ? "failed run" : "run",
       title: `run ${r.kind === "kube-job" ? r.name : r.job}, ${when(from * 1000)}${running ? "" : " – " + (to - from < 43200 ? time : when)(to * 1000)}, ${running ? "running" : "exit " + exitOf(r)}, ${place(r)}` };
   }).sort((a, b) => (a.tone === "bad" ? 1 : 0) - (b.tone === "bad" ? 1 : 0));
 }

@@ -6,7 +6,7 @@ import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, Skeleton, useData, useHere, partsOf } from "../ui.js";
 import { Above, Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapsIn, gapMarks, alertMarks, missing, missingMarks } from "../parts.js";
-import { harmless, reporting } from "../checks.js";
+import { harmless, isNothing, reporting } from "../checks.js";
 import { Brief } from "../firing.js";
 import { useChange } from "../changes.js";
 import { Classes, classFields } from "../classes.js";
@@ -119,7 +119,7 @@ export function Node({ path, nodes, alerts }) {
   const figures = useData(async (signal) => (known ? Object.fromEntries((await instant(`{__name__=~"${Object.keys(told).join("|")}",${match}}`, undefined, signal)).map((m) => [m.metric.__name__, Number(m.value[1])])) : null), [known && known.node], 60000);
   const up = useData(async (signal) => (known ? (await get("/v1/uptime", { node: known.node, ...ledger(span) }, signal)).uptimes[0] : null), [known && known.node, steps(span)]);
   const own = useMemo(() => (known ? alerts.filter((a) => a.labels.node === known.name && (!a.labels.cluster || a.labels.cluster === known.cluster)) : []), [alerts, known && known.node]);
-  const lacks = useMemo(() => missing(of.data, known && known.state !== "revoked" ? reporting([known]) : []), [of.data, known]), marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(own), ...missingMarks(lacks)], [gaps.data, own, lacks]), wrong = own.length > 0 || (gaps.data || []).length > 0;
+  const lacks = useMemo(() => missing(of.data, known && known.state !== "revoked" ? reporting([known]) : []), [of.data, known]), marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(own), ...missingMarks(lacks)], [gaps.data, own, lacks]), noted = (gaps.data || []).filter((g) => !isNothing(g)), wrong = own.length > 0 || noted.length > 0;
   if (!known && name.endsWith(" volumes")) return html`<section class="card"><${Empty} title=${`"${name}" is not a machine`}><span>Under this name stands what the persistent volumes of a cluster reserve.</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><span>${similar(nodes, name).length > 0 ? html`Did you mean ${similar(nodes, name).map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n.name)}>${n.name}</a>`)}?` : "Check the spelling. A machine has a page once its agent has enrolled."}</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
@@ -129,7 +129,7 @@ export function Node({ path, nodes, alerts }) {
   const blank = of.data && of.data.empty;
   return html`<div class="bar facts-line"><${State} of=${known.state} /><span class="muted">cluster ${known.cluster}</span><span class="muted">${few(known.cpus, "CPU")}</span><span class="muted" title=${known.booked_through ? exactly(known.booked_through) : ""}>${known.booked_through ? "last data " + ago(known.booked_through) : "no data yet"}</span><code class="muted small" title="ID">${known.node}</code><a class="end" href=${href("/flow", { node: known.name, ...ranged(query) })}>Energy flow</a></div>
     ${!blank && html`<${Stopped} nodes=${[known]} span=${span} />`}<${Shown} of=${now} height=${124}>${(n) => html`<${Now} n=${n} span=${span} since=${!n.cpu_cores && stopped([known])} used=${used.data} old=${known.state === "silent" || known.state === "behind"} change=${change} />`}</${Shown}>
-    ${wrong && html`<${Wrong} alerts=${own} gaps=${gaps.data || []} />`}
+    ${wrong && html`<${Wrong} alerts=${own} gaps=${noted} />`}
     <div class="bar"><${Segments} label="stack by" options=${[["", "jobs"], ["users", "users"], ["parts", "parts"]]} value=${by} choose=${(v) => put({ by: v })} />
       <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>
       <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>

@@ -6,7 +6,7 @@ import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapsIn, gapMarks, alertMarks, missing, missingMarks } from "../parts.js";
-import { harmless, reporting, sending } from "../checks.js";
+import { harmless, isNothing, reporting, sending } from "../checks.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
 import { Fleet } from "../heat.js";
@@ -96,14 +96,14 @@ export function Overview({ nodes, alerts }) {
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
   if (starting) return html`${present.now && html`<${Now} now=${present.now} nodes=${nodes} />`}<${Starting} nodes=${nodes} history=${present.history} />`;
   const now = live.data && live.data.measured === 0 && present.now ? { ...live, data: present.now } : live;
-  const measured = live.data ? live.data.measured : 1, idle = query.idle === "1";
+  const idle = query.idle === "1";
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.node ? nodeAt(p.node) : p.job ? jobAt(p.job) : href("/jobs", { ...ranged(query), ...p }));
   const chart = (r, aside) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].amount)} marks=${marks} lacks=${lacks} pick=${by === "parts" ? undefined : pick} aside=${aside} />`;
   const choices = [["", "jobs"], ...(users || by === "users" ? [["users", "users"]] : []), ...(several || by === "nodes" ? [["nodes", "nodes"]] : []), ...(spaces || by === "namespaces" ? [["namespaces", "namespaces"]] : []), ["parts", "parts"]];
   const large = nodes.length > 100;
   const cells = several && live.data && html`<${Card} title="Nodes" note="CPU in use" width=${large ? "w12" : ""} aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${live.data.nodes || []} /></${Card}>`;
-  const wrong = problemsOf({ nodes, gaps: gaps.data || [], alerts });
+  const wrong = problemsOf({ nodes, gaps: (gaps.data || []).filter((g) => !isNothing(g)), alerts });
   const active = nodes.filter((n) => n.state !== "revoked"), blank = of.data && of.data.empty;
   return html`${!blank && html`<${Stopped} nodes=${active} span=${span} />`}<${Shown} of=${now} height=${124}>${(d) => html`<${Now} now=${d} nodes=${nodes} span=${span} change=${change} />`}</${Shown}>
     ${wrong.length > 0 && html`<${Card} title="Attention"><ul class=${"attention" + (wrong.length > 1 ? " two" : "")}>${wrong}</ul></${Card}>`}
@@ -112,7 +112,7 @@ export function Overview({ nodes, alerts }) {
       <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid">
       ${blank ? html`<${Blank} nodes=${active} span=${span} />` : html`${chart("cpu")}${chart("memory")}${chart("power")}
-      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${measured} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${measured} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /></div>`}
+      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${expected.length} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${expected.length} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /></div>`}
       <${Card} title="Most used" note="jobs, in the range" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
       <div class="w6 stack">${wrong.length === 0 && html`<${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${() => html`<${Calm} />`}</${Shown}></${Card}>`}
         ${!large && cells}
