@@ -3,6 +3,7 @@ package read
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
@@ -29,7 +30,7 @@ type membership struct {
 
 // aggregateBlocks adds the rows of ranges to gs.
 func (s *selection) aggregateBlocks(ranges []schema.Range, gs *groupSet) error {
-	ids, err := s.matchingWorkloads(ranges)
+	ids, err := s.lookUps(ranges)
 	if err != nil {
 		return err
 	}
@@ -54,6 +55,52 @@ func (s *selection) newAggregation(gs *groupSet) (*aggregation, error) {
 	return &aggregation{selection: s, groups: gs, index: r, pages: map[int64]*[pageSize]membership{}}, nil
 }
 
+// lookUps returns the keys of the workloads whose rows are to be looked up; nil means to scan all rows of
+// ranges. The group of each row is indexed, so that a scan of cached blocks costs less than to filter all
+// workloads, and a scan of the database less than lookups of many of its rows.
+func (s *selection) lookUps(ranges []schema.Range) ([]int64, error) {
+	if s.where == "" {
+		return nil, nil
+	}
+	if rows, ok := s.cachedRows(ranges); ok {
+		if workloads, err := s.countWorkloads(); err != nil || rows <= workloads {
+			return nil, err
+		}
+	}
+	ids, err := s.matchingWorkloads(ranges)
+	if ids == nil || err != nil {
+		return nil, err
+	}
+	lookups := int64(len(ids)) * unitsOf(ranges)
+	if more, err := s.hasMoreRows(ranges, lookups*rowsPerLookup); !more || err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// cachedRows returns the number of rows of ranges; false means that not all of their blocks are cached.
+func (s *selection) cachedRows(ranges []schema.Range) (n int64, ok bool) {
+	for _, p := range s.rd.cache.blocks.splitRanges(ranges, false, time.Now()) {
+		rows, ok := s.rd.cache.blocks.rows(usageBlocks, p, s.want, s.v.Rev)
+		if !ok {
+			return 0, false
+		}
+		n += rows
+	}
+	return n, true
+}
+
+// rowsPerLookup is how many rows can be scanned for the cost of looking up one.
+const rowsPerLookup = 3
+
+// unitsOf returns how many rows a workload has in ranges at most.
+func unitsOf(ranges []schema.Range) (units int64) {
+	for _, p := range ranges {
+		units += p.Len()
+	}
+	return units
+}
+
 // maxKeyLookups is the maximum number of rows to look up by key instead of scanning. A lookup costs
 // as much as scanning several rows, and scanned blocks are cached.
 const maxKeyLookups = 20_000
@@ -67,16 +114,17 @@ func (s *selection) matchingWorkloads(ranges []schema.Range) ([]int64, error) {
 	if s.where == "" {
 		return nil, nil
 	}
-	if few, err := s.isScanCheaper(ranges); few || err != nil {
+	workloads, err := s.countWorkloads()
+	if err != nil {
 		return nil, err
 	}
-	var units int64
-	for _, p := range ranges {
-		units += p.Len()
+	// Scanning few rows costs less than filtering all workloads that ever existed.
+	if more, err := s.hasMoreRows(ranges, workloads/workloadsPerRow); !more || err != nil {
+		return nil, err
 	}
-	most := maxKeyLookups / units
+	most := maxKeyLookups / unitsOf(ranges)
 	keys := []int64{}
-	err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
+	err = db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 		var id, node int64
 		err := scan(&id, &node)
 		keys = s.nesting.rowKeys(keys, id, node)
@@ -88,27 +136,27 @@ func (s *selection) matchingWorkloads(ranges []schema.Range) ([]int64, error) {
 	return keys, nil
 }
 
-// isScanCheaper reports whether scanning all rows of ranges costs less than filtering all workloads
-// that ever existed. It estimates the rows of a range from those of one minute, hour or day in its
-// middle.
-func (s *selection) isScanCheaper(ranges []schema.Range) (bool, error) {
-	var left int64
-	if err := s.v.SQL.QueryRowContext(s.v.Ctx, "SELECT coalesce(max(id), 0) FROM workload").Scan(&left); err != nil {
-		return false, err
-	}
-	left /= workloadsPerRow
+// countWorkloads returns how many workloads ever existed, about.
+func (s *selection) countWorkloads() (n int64, err error) {
+	err = s.v.SQL.QueryRowContext(s.v.Ctx, "SELECT coalesce(max(id), 0) FROM workload").Scan(&n)
+	return n, err
+}
+
+// hasMoreRows reports whether ranges have more than most rows. It estimates the rows of a range from those of
+// one minute, hour or day in its middle.
+func (s *selection) hasMoreRows(ranges []schema.Range, most int64) (bool, error) {
 	for _, p := range ranges {
 		at := p.From + p.Len()/2*p.Level.Width()
-		query := fmt.Sprintf("SELECT count(*) FROM (SELECT 1 FROM %s u WHERE u.minute = $1 LIMIT %d)", p.Table(schema.UsageLayout), left/p.Len()+1)
+		query := fmt.Sprintf("SELECT count(*) FROM (SELECT 1 FROM %s u WHERE u.minute = $1 LIMIT %d)", p.Table(schema.UsageLayout), most/p.Len()+1)
 		var rows int64
 		if err := s.v.SQL.QueryRowContext(s.v.Ctx, query, at).Scan(&rows); err != nil {
 			return false, err
 		}
-		if left -= rows * p.Len(); left < 0 {
-			return false, nil
+		if most -= rows * p.Len(); most < 0 {
+			return true, nil
 		}
 	}
-	return true, nil
+	return false, nil
 }
 
 // membership returns the entry of a workload. Adjacent ids are mostly adjacent in blocks too, hence

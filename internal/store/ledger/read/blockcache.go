@@ -128,6 +128,17 @@ func (c *blockCache) get(k *blockKind, p schema.Range, want usage.Set, rev int64
 	return e.block, e.has
 }
 
+// rows returns how many rows the block has that get returns; false means that it returns none.
+func (c *blockCache) rows(k *blockKind, p schema.Range, want usage.Set, rev int64) (int64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.blocks[blockKey{k, p}]
+	if e == nil || want&^e.has != 0 || !c.isUnchanged(p, e.rev, rev) {
+		return 0, false
+	}
+	return int64(len(e.block.keys)), true
+}
+
 // touch makes a block the one used last.
 func (c *blockCache) touch(e *cachedBlock) {
 	c.uses++

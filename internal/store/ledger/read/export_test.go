@@ -14,6 +14,7 @@ import (
 const (
 	MaxKeyLookups   = maxKeyLookups
 	WorkloadsPerRow = workloadsPerRow
+	RowsPerLookup   = rowsPerLookup
 	MinParallelRows = minParallelRows
 	MaxArguments    = maxArguments
 )
@@ -34,6 +35,21 @@ func (rd *Reader) KeyLookups(ctx context.Context, q query.Query) (n int, err err
 		return err
 	})
 	return n, err
+}
+
+// LooksUp reports whether a query of usage looks up rows by key; else it scans.
+func (rd *Reader) LooksUp(ctx context.Context, q query.Query) (yes bool, err error) {
+	err = rd.db.View(ctx, func(v *db.View) error {
+		s, err := rd.newSelection(v, &q)
+		if err != nil {
+			return err
+		}
+		from, to := queryRange(v, q.From, q.To)
+		ids, err := s.lookUps(v.Cover(from, to, v.Days))
+		yes = ids != nil
+		return err
+	})
+	return yes, err
 }
 
 // SetMinQuiet sets how long rows must be unchanged before they are kept as one block.

@@ -8,6 +8,7 @@ import (
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/read"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -293,6 +294,41 @@ func TestLookUpLimits(t *testing.T) {
 	check("as many rows as allowed", -1)
 	run(t, data, fmt.Sprintf("INSERT INTO day (minute, workload, rev) VALUES (%d, 500, 0)", from.Unix()/60+schema.DayMinutes))
 	check("more rows", 5)
+}
+
+// TestLookUpCost checks that the rows of many workloads are scanned, and those of few too where their blocks are cached.
+func TestLookUpCost(t *testing.T) {
+	const workloads = 1500
+	dsn := ledgertest.SQLite(t)
+	l := ledgertest.Open(t, dsn)
+	data := ledgertest.DB(t, dsn)
+	from, _ := fill(t, data, workloads, 1)
+	q := query.Query{From: from, To: from.AddDate(0, 0, 1), By: []query.Dimension{query.ByJob}, Scope: query.Scope{All: true}, Where: map[query.Dimension][]string{query.ByUser: {"u"}}, Resources: usage.SetOf(usage.CPU)}
+	check := func(what string, want bool) {
+		t.Helper()
+		if got, err := l.LooksUp(t.Context(), q); err != nil || got != want {
+			t.Errorf("%s: looked up: %t, want %t; %v", what, got, want, err)
+		}
+	}
+	few := (workloads - 1) / read.RowsPerLookup
+	run(t, data, fmt.Sprintf("UPDATE workload SET username = 'u' WHERE id <= %d", few))
+	check("few", true)
+	run(t, data, fmt.Sprintf("UPDATE workload SET username = 'u' WHERE id = %d", few+1))
+	check("many", false)
+	run(t, data, "UPDATE workload SET username = '' WHERE id > 5")
+	check("five", true)
+	all := q
+	all.Where = nil
+	if _, err := l.Usage(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	check("five of cached rows", false)
+	q.Resources |= usage.SetOf(usage.Memory)
+	check("five, with a figure that is not cached", true)
+	q.Resources = all.Resources
+	check("five of cached rows, again", false)
+	run(t, data, "DELETE FROM workload WHERE id > 100")
+	check("more rows than workloads", true)
 }
 
 // TestLimits checks limits of groups and of filter values.
