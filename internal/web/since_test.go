@@ -61,6 +61,9 @@ func TestSinceInChromium(t *testing.T) {
 	u.sees("since when each chart has no data", `document.querySelectorAll(".uplot").length > 3 && [...document.querySelectorAll(".card:has(.uplot) header")].every((h) => h.innerText.includes("no data since `+clock+`"))`)
 	strips(strings.TrimSuffix(strings.Repeat("false true,", evaluate[int](u, `document.querySelectorAll(".uplot").length`)), ","))
 	picture(t, ctx, "since-job")
+	u.opens(f.URL + "/nodes")
+	u.sees("on page Nodes, since when nothing arrives", `document.querySelector("#stopped")?.innerText.includes("`+clock+`") && document.querySelector('[aria-label="most"]').classList.contains("old") && /as of `+clock+`:\d\d, \d+ (s|min) ago/.test(document.querySelector('[aria-label="most"] .source')?.innerText)`)
+	picture(t, ctx, "since-nodes")
 	u.opens(fmt.Sprintf("%s/job?job=kafka&from=%d&to=%d", f.URL, ended.Add(-10*time.Minute).Unix(), ended.Add(-time.Minute).Unix()))
 	u.sees("a range that is over", `document.querySelector(".facts-line .tag.good")?.innerText === "running" && document.querySelectorAll(".uplot").length > 3 && document.querySelector(".lacks.bad") === null`)
 }

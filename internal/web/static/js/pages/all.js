@@ -21,7 +21,7 @@ export const pages = [
   ...(live ? [{ key: "l", path: "/live", title: "Live", icon: "live", match: is("/live"), view: Live, ranged: false, alone: true }] : []),
   { key: "j", path: "/jobs", title: "Jobs", icon: "jobs", match: is("/jobs"), view: Jobs, stopped: true },
   { path: "/job", title: "Job", match: is("/job"), view: Job, stopped: true, under: "/jobs", name: (p, q) => q.job || "Job" },
-  { key: "n", path: "/nodes", title: "Nodes", icon: "nodes", match: is("/nodes"), view: Nodes },
+  { key: "n", path: "/nodes", title: "Nodes", icon: "nodes", match: is("/nodes"), view: Nodes, stopped: true },
   { path: "/node/", title: "Node", match: (p) => p.startsWith("/node/"), view: Node, under: "/nodes", name: (p) => p.slice(6) },
   { key: "e", path: "/flow", title: "Energy flow", icon: "flow", match: is("/flow"), view: Flow, stopped: true },
   { key: "q", path: "/query", title: "Query", icon: "query", match: is("/query"), view: Query, stopped: true },

@@ -6,8 +6,8 @@ import { Card, Shown, Empty, Figure, Bar, Search, Select, largest, useData, useH
 import { Table, Columns } from "../table.js";
 import { Heat } from "../heat.js";
 import { natural } from "../names.js";
-import { grouped, text, shareOf, inconsistent, few, ago, exactly, time } from "../fmt.js";
-import { Enroll, latest } from "../parts.js";
+import { grouped, text, shareOf, inconsistent, few, ago, exactly, time, when } from "../fmt.js";
+import { Above, Enroll, latest, stopped } from "../parts.js";
 import { addresses, put } from "../route.js";
 
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
@@ -78,13 +78,15 @@ function Sums({ sum, nodes, shown }) {
 // Most are tiles of how many nodes are up to date, and of those that use most now.
 function Most({ rows, at }) {
   const active = rows.filter((n) => n.state !== "revoked"), live = active.filter((n) => n.state === "live").length;
+  const end = latest(active), since = stopped(active), silent = active.filter((n) => n.state === "silent").length;
   const first = (value) => active.reduce((a, n) => { const v = value(n); return v !== null && (a === null || v > a.v) ? { n, v } : a; }, null);
-  const tile = (title, value, below) => { const m = first(value); return html`<div class="stat"><h3>${title}</h3><div class="value">${m ? html`<a class="plain" href=${at(m.n)} title=${m.n.name}>${m.n.name}</a>` : html`<span class="absent">–</span>`}</div><div class="below"><span>${m ? below(m.n) : "not available"}</span></div></div>`; };
+  const tile = (title, value, below) => { const m = first(value); return html`<div class="stat"><h3>${title}</h3><div class="value">${m ? html`<a class="plain" href=${at(m.n)} title=${m.n.name}>${m.n.name}</a>` : html`<span class="absent">–</span>`}</div><div class="below"><span>${m ? below(m.n) : since ? "no data since " + when(since * 1000) : "not available"}</span></div></div>`; };
   const share = (key, unit) => (n) => `${text(used(n[key]), "percent")} of ${text(sizeOf(n, n[key], unit), unit)}`;
-  return html`<section class="card stats five" aria-label="most"><div class="stat"><h3>Nodes up to date</h3><div class="value">${grouped(live)} of ${grouped(active.length)}</div><div class="below">${["silent", "behind"].map((s) => [s, active.filter((n) => n.state === s).length]).filter(([, n]) => n > 0).map(([s, n]) => html`<span class=${"tag " + states[s]}>${grouped(n)} ${s}</span>`)}${live === active.length && html`<span>all data arrives in time</span>`}</div></div>
+  return html`<section class=${"card stats five" + (live === 0 && end > 0 ? " old" : "")} aria-label="most"><div class="stat"><h3>Nodes up to date</h3><div class="value">${grouped(live)} of ${grouped(active.length)}</div><div class="below">${["silent", "behind"].map((s) => [s, active.filter((n) => n.state === s).length]).filter(([, n]) => n > 0).map(([s, n]) => html`<span class=${"tag " + states[s]}>${grouped(n)} ${s}</span>`)}${live === active.length && html`<span>all data arrives in time</span>`}</div></div>
     ${tile("Highest CPU use", (n) => used(n.cpu_cores), share("cpu_cores", "cores"))}${tile("Highest memory use", (n) => used(n.memory_bytes), share("memory_bytes", "bytes"))}
     ${tile("Highest power", (n) => (n.power_watts ? n.power_watts.whole : null), (n) => html`<${Figure} v=${n.power_watts.whole} unit="watts" off=${n.power_watts.error} quality=${n.power_watts.quality} />`)}
-    ${tile("Highest traffic", (n) => (n.network_bytes_per_second ? n.network_bytes_per_second.in + n.network_bytes_per_second.out : null), (n) => html`in ${text(n.network_bytes_per_second.in, "rate")}, out ${text(n.network_bytes_per_second.out, "rate")}`)}</section>`;
+    ${tile("Highest traffic", (n) => (n.network_bytes_per_second ? n.network_bytes_per_second.in + n.network_bytes_per_second.out : null), (n) => html`in ${text(n.network_bytes_per_second.in, "rate")}, out ${text(n.network_bytes_per_second.out, "rate")}`)}
+    ${end > 0 && html`<p class="source small muted"><${Above} /> the latest reading of each node, as of ${time(end * 1000)}${live === 0 && html`, <b class="lacks bad">${ago(end * 1000)}</b>`}${silent > 0 && `; ${few(silent, "node")} ${silent === 1 ? "sends" : "send"} nothing`}.</p>`}</section>`;
 }
 
 export function Nodes({ nodes }) {
