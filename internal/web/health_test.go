@@ -38,6 +38,11 @@ func TestHealthInChromium(t *testing.T) {
 		`["nodes warn","nodes bad","","gaps warn","","alerts warn","alerts bad","alerts bad","heartbeat bad","","","ingest bad","ingest warn","ledger warn","certificates bad","certificates bad","balance bad","spool warn",""]`)
 	expect(t, ctx, "a machine that is behind for a minute", healthScript+`return [72, 170, 190].map((ago) => bad({ nodes: [node("behind", ago)] }));`, `["nodes warn","nodes warn","nodes bad"]`)
 	expect(t, ctx, "times among the metrics of the server", `const { said } = await of("pages/health.js"), { exactly } = await of("fmt.js"); return [said("mete_server_certificate_expiry_timestamp_seconds", 2.11e9) === exactly(2.11e12), said("x_timestamp_seconds", 0), said("x_seconds", 90), said("x_bytes", 2048), said("x_total", 7)];`, `[true,"0","90.0 s","2.00 KiB","7"]`)
+	expect(t, ctx, "nodes by the age of their data, rules that wait, and alerts that nobody gets", healthScript+`
+		const alert = { state: "firing", activeAt: at(60), labels: { alertname: "A", severity: "warning", node: "x" }, annotations: {} }, rule = (state) => ({ type: "alerting", name: "R", labels: { severity: "warning" }, state, health: "ok" }), alone = server('mete_server_alert_requests_total{result="taken"} 0');
+		const state = (key, more) => says(more).find((c) => c.key === key).state || "none";
+		return [state("nodes", { nodes: [node("live", 5), node("behind", 600)] }), state("nodes", { nodes: [node("live", 5), node("behind", 601)] }), state("alerts", { rules: [beat, rule("unknown")] }), state("alerts", { rules: [beat, rule("unknown"), rule("inactive")] }), state("heartbeat", { m: alone }), state("heartbeat", { m: alone, alerts: [alert] })];`,
+		`["warn","bad","none","good","none","warn"]`)
 	expect(t, ctx, "what of alerts is not counted", healthScript+`return [says({}), says({ rules: [{ ...beat, state: "unknown" }] })].map((list) => list.find((c) => c.key === "alerts").detail[0]);`, `["no rule fires besides the heartbeat","no rule fires"]`)
 	expect(t, ctx, "the worst first", healthScript+`return bad({ nodes: [node("behind", 600)], rules: [{ ...beat, state: "inactive" }], recent: { ...well.recent, broken: 2 } });`, `"nodes bad,heartbeat bad,balance bad"`)
 	expect(t, ctx, "a heartbeat of which no notification was delivered", healthScript+`const sent = (taken, failed) => says({ m: server('mete_server_alert_requests_total{result="taken"} ' + taken + '\nmete_server_alert_requests_total{result="failed"} ' + failed) }).find((c) => c.key === "heartbeat"); return [sent(0, 0), sent(0, 3), sent(2, 1)].map((c) => (c.state || "none") + " " + c.problem.slice(0, 15) + " " + c.tag);`, `["none The heartbeat o no receiver","bad No notification ","good The heartbeat o "]`)
@@ -51,4 +56,13 @@ func TestHealthInChromium(t *testing.T) {
 		return [shown("nodes") === h.nodes.live + " of " + all, all, shown("gaps") === String(h.gaps.reduce((a, g) => a + g.count, 0)), Math.abs(size * { KiB: 2 ** 10, MiB: 2 ** 20 }[unit] / h.server.ledger_bytes - 1) < 0.2, h.server.conservation_violations];`, `[true,24,true,true,0]`)
 	u.clicks(`.problems [data-check="nodes"] a.end`)
 	u.sees("the nodes", `location.pathname === "/nodes"`)
+	u.sees("a server that has not evaluated its rules", `(() => { const ask = window.fetch; window.fetch = async (path, more) => {
+		const r = await ask(path, more), is = (p) => String(path).startsWith(p);
+		if (!is("/api/v1/rules") && !is("/v1/alerts")) return r;
+		const a = await r.json();
+		if (is("/v1/alerts")) a.alerts = []; else for (const g of a.data.groups) for (const rule of g.rules) rule.state = "unknown";
+		return new Response(JSON.stringify(a));
+	}; return true; })()`)
+	u.clicks(`nav a[href^="/alerts"]`)
+	u.sees("no tick before that", `document.querySelector(".verdict .title")?.innerText === "Rules are not evaluated yet" && document.querySelector(".verdict .waits") && !document.querySelector(".verdict .tick, .heartbeat .tick")`)
 }

@@ -6,15 +6,15 @@ import { href } from "./route.js";
 
 const day = 86400;
 // The limits are those of the alerts about certificates and spools. late is how old the latest data of all nodes
-// may be, in seconds.
-const limits = { server: 14 * day, authority: 180 * day, node: 5 * day, spool: 0.8, hours: 3 * 3600, late: 180 };
+// may be, in seconds, and behind that of one node that sends: data as old is as bad as a node that is silent.
+const limits = { server: 14 * day, authority: 180 * day, node: 5 * day, spool: 0.8, hours: 3 * 3600, late: 180, behind: 600 };
 
 // folded says up to when the ledger has totals of whole hours; "" before the first hour.
 export function folded(lag) { return lag === null || lag > 1e9 ? "" : "hourly totals up to " + text(lag, "seconds") + " ago"; }
 
 function ofNodes(nodes, now) {
   const late = (state) => nodes.filter((n) => n.state === state && !isNew(n, now)), silent = late("silent"), behind = late("behind"), ends = [...silent, ...behind].map((n) => n.booked_through).filter(Boolean).sort();
-  const none = nodes.length > 0 && silent.length + behind.length === nodes.length && !(Date.parse(ends.at(-1)) > now - limits.late * 1000), bad = silent.length > 0 || none || (nodes.length > 1 && 2 * behind.length > nodes.length) ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
+  const none = nodes.length > 0 && silent.length + behind.length === nodes.length && !(Date.parse(ends.at(-1)) > now - limits.late * 1000), old = behind.some((n) => n.booked_through && now - Date.parse(n.booked_through) > limits.behind * 1000), bad = silent.length > 0 || old || none || (nodes.length > 1 && 2 * behind.length > nodes.length) ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
   const says = [silent.length && `${grouped(silent.length)} silent`, behind.length && `${grouped(behind.length)} behind`, ends.length && `oldest data ${ago(ends[0], now)}`].filter(Boolean);
   const late1 = silent.length + behind.length, all = late1 === nodes.length, last = ends.length ? `, ${all ? "latest" : "oldest"} data ${ago(all ? ends.at(-1) : ends[0], now)}` : "";
   return { key: "nodes", title: "Nodes up to date", state: bad, value: `${grouped(nodes.length - silent.length - behind.length)} of ${grouped(nodes.length)}`, link: "/nodes",
@@ -47,21 +47,22 @@ function ofAlerts(alerts, rules) {
   // What is about to fire, and critical, is a warning.
   const pending = rules.filter((r) => r.type === "alerting" && r.state === "pending" && !isHeartbeat(r)), soon = pending.filter((r) => (r.labels || {}).severity === "critical"), names = soon.slice(0, 3).map((r) => r.name).join(", ");
   const failing = rules.filter((r) => r.health === "err"), groups = byRule(alerts), critical = alerts.some((a) => a.labels.severity === "critical");
-  return { key: "alerts", title: "Alerts firing", state: rules.length === 0 ? "" : critical || failing.length ? "bad" : alerts.length || soon.length ? "warn" : "good", value: grouped(alerts.length), link: "/alerts",
-    detail: rules.length === 0 ? ["this server evaluates no rules"] : [(groups.length ? few(groups.length, "rule") : "no rule fires") + (rules.some((r) => isHeartbeat(r) && r.state === "firing") ? " besides the heartbeat" : ""), pending.length && `${few(pending.length, "rule")} pending${soon.length ? `, ${soon.length} critical: ${names}` : ""}`, failing.length && few(failing.length, "rule") + " cannot be evaluated"].filter(Boolean),
+  const own = rules.filter((r) => r.type === "alerting" && !isHeartbeat(r)), waits = own.length > 0 && own.every((r) => r.state === "unknown");
+  return { key: "alerts", title: "Alerts firing", state: rules.length === 0 || (waits && alerts.length === 0) ? "" : critical || failing.length ? "bad" : alerts.length || soon.length ? "warn" : "good", value: grouped(alerts.length), link: "/alerts",
+    detail: rules.length === 0 ? ["this server evaluates no rules"] : waits && alerts.length === 0 ? ["not evaluated yet"] : [(groups.length ? few(groups.length, "rule") : "no rule fires") + (rules.some((r) => isHeartbeat(r) && r.state === "firing") ? " besides the heartbeat" : ""), pending.length && `${few(pending.length, "rule")} pending${soon.length ? `, ${soon.length} critical: ${names}` : ""}`, failing.length && few(failing.length, "rule") + " cannot be evaluated"].filter(Boolean),
     problem: groups.length ? groups.slice(0, 3).map((g) => g.rule + (g.alerts.length > 1 ? " × " + grouped(g.alerts.length) : "")).join(", ") + (groups.length > 3 ? ` and ${groups.length - 3} more` : "") + (groups.length === 1 ? " fires" : " fire") + (soon.length ? `; ${names} ${soon.length === 1 ? "is" : "are"} pending` : "") : soon.length && !failing.length ? `${names} (critical) will fire if this lasts` : failing.length ? `Rule ${failing[0].name} cannot be evaluated` : "",
     action: failing.length ? "Page Alerts shows the error of each rule." : "Page Alerts shows what each is about, and how to silence it." };
 }
 
-function ofHeartbeat(rules, m, now) {
+function ofHeartbeat(rules, alerts, m, now) {
   const list = rules.filter((r) => r.type === "alerting" && isHeartbeat(r)), down = list.filter((r) => r.state !== "firing" && r.state !== "unknown"), at = list.map((r) => r.lastEvaluation).filter(Boolean).sort()[0], waits = list.length > 0 && list.every((r) => r.state === "unknown");
   const sent = m.of("mete_server_alert_requests_total", { result: "taken" }), failed = m.of("mete_server_alert_requests_total", { result: "failed" }), to = sent + failed;
   const alone = list.length > 0 && !waits && !down.length && sent !== null && to === 0; // no receiver is configured, or the first notification is on its way
   const unsent = sent === 0, refused = unsent && failed > 0; // it is known to arrive once a notification did
-  return { key: "heartbeat", title: "Alert heartbeat", tag: alone ? "no receiver" : "", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : alone ? "" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
-    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && (alone ? "nobody is notified: start the server with --alertmanager or --alert-webhook" : "no notification sent yet"))].filter(Boolean),
-    problem: down.length === 0 && refused ? `No notification of alerts was delivered, ${grouped(failed)} failed` : "The heartbeat of alerts is missing: alerting does not work",
-    action: down.length === 0 && refused ? "Check the addresses of the receivers, and the server's log." : "Check the server's log for errors of rules, then restart the server." };
+  return { key: "heartbeat", title: "Alert heartbeat", tag: alone ? "no receiver" : "", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : alone ? (alerts.length > 0 ? "warn" : "") : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
+    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && (alone ? "no notification sent since the server started: without --alertmanager or --alert-webhook it has no receiver" : "no notification sent yet"))].filter(Boolean),
+    problem: alone && alerts.length > 0 ? "Alerts fire, and nobody is notified" : down.length === 0 && refused ? `No notification of alerts was delivered, ${grouped(failed)} failed` : "The heartbeat of alerts is missing: alerting does not work",
+    action: alone && alerts.length > 0 ? "Start the server with --alertmanager or --alert-webhook." : down.length === 0 && refused ? "Check the addresses of the receivers, and the server's log." : "Check the server's log for errors of rules, then restart the server." };
 }
 
 function ofIngest(m, recent) {
@@ -106,7 +107,7 @@ function ofSpool(recent) {
 // revoked ones, alerts those that fire, m the metrics of the server, and recent what PromQL knows.
 export function checksOf({ nodes, gaps, alerts, rules, m, recent, now = Date.now() }) {
   const list = [ofNodes(reporting(nodes), now)], late = list[0].state === "bad" || list[0].state === "warn";
-  list.push(ofGaps(gaps, late, nodes), ofAlerts(alerts, rules), ofHeartbeat(rules, m, now), ofIngest(m, recent), ofLedger(m, recent), ofCertificates(m, recent, now), ofBalance(recent));
+  list.push(ofGaps(gaps, late, nodes), ofAlerts(alerts, rules), ofHeartbeat(rules, alerts, m, now), ofIngest(m, recent), ofLedger(m, recent), ofCertificates(m, recent, now), ofBalance(recent));
   if (recent.spool > limits.spool) list.push(ofSpool(recent));
   return list.map((c) => ({ ...c, link: c.link && href(c.link) }));
 }

@@ -70,12 +70,14 @@ function Group({ g, open, rule }) {
 const Filtered = () => html`<${Empty} title="No alerts match the filters"><button onClick=${() => put({ q: "", cluster: "", severity: "" })}>Show all</button></${Empty}>`;
 
 // Verdict says at a glance how bad it is: how many alerts fire, of which severities, where and since when.
-function Verdict({ alerts, failing }) {
+function Verdict({ alerts, failing, rules }) {
+  // Rules that were not evaluated yet say nothing.
+  const waiting = rules.filter((r) => r.state === "unknown").length, waits = alerts.length + failing.length === 0 && waiting > 0;
   const of = (state) => alerts.filter((a) => a.state === state), firing = of("firing"), pending = of("pending"), critical = pending.filter((a) => a.labels.severity === "critical").length, bad = failing.length > 0 || firing.some((a) => a.labels.severity === "critical");
   const severities = [...new Set(byRule(firing).map((g) => g.severity))].filter(Boolean).map((s) => grouped(firing.filter((a) => a.labels.severity === s).length) + " " + s), at = byRule(firing).map((g) => g.since).sort();
-  const title = firing.length > 0 ? `${few(firing.length, "alert")} firing${severities.length > 0 ? ": " + severities.join(", ") : ""}` : failing.length > 0 ? few(failing.length, "rule") + " cannot be evaluated" : pending.length > 0 ? `${few(pending.length, "alert")} pending${critical > 0 ? `, ${grouped(critical)} critical` : ""}, none firing` : "No alerts firing";
+  const title = firing.length > 0 ? `${few(firing.length, "alert")} firing${severities.length > 0 ? ": " + severities.join(", ") : ""}` : failing.length > 0 ? few(failing.length, "rule") + " cannot be evaluated" : pending.length > 0 ? `${few(pending.length, "alert")} pending${critical > 0 ? `, ${grouped(critical)} critical` : ""}, none firing` : waits ? (waiting === rules.length ? "Rules are not evaluated yet" : few(waiting, "rule") + " not evaluated yet, no alerts firing") : "No alerts firing";
   const details = [firing.length > 0 && few(byRule(firing).length, "rule") + ", " + extent(firing), firing.length > 0 && html`the first since <${Since} at=${at[0]} />`, pending.length > 0 && (firing.length + failing.length > 0 ? few(pending.length, "alert") + " pending" : few(byRule(pending).length, "rule") + ", " + extent(pending))].filter(Boolean);
-  return html`<div class="calm verdict"><span class=${alerts.length + failing.length === 0 ? "tick" : "cross" + (bad ? " bad" : "")} aria-hidden="true"></span><div><b class="title">${title}</b>${details.length > 0 && html`<div class="muted">${details.map((d, i) => html`${i > 0 && "; "}${d}`)}</div>`}</div></div>
+  return html`<div class="calm verdict"><span class=${waits ? "waits" : alerts.length + failing.length === 0 ? "tick" : "cross" + (bad ? " bad" : "")} aria-hidden="true"></span><div><b class="title">${title}</b>${details.length > 0 && html`<div class="muted">${details.map((d, i) => html`${i > 0 && "; "}${d}`)}</div>`}</div></div>
     ${failing.map((r) => html`<p class="notice bad"><b>${r.name} cannot be evaluated: </b>${r.lastError}</p>`)}`;
 }
 
@@ -86,11 +88,11 @@ const isAlone = (sent) => Boolean(sent) && sent.taken + sent.failed === 0;
 const Deliveries = ({ sent }) => sent && `${few(sent.taken, "notification")} delivered since the server started, ${grouped(sent.failed)} failed.`;
 
 // Alone says that nobody gets alerts, and what to do.
-const Alone = ({ firing }) => html`<div class="notice warn unsent" role="status"><div><b>Nobody is notified${firing > 0 ? ` of ${firing === 1 ? "this alert" : "these alerts"}` : ""}: this server has sent no notification.</b> <span>Start it with <code>--alertmanager URL</code> or <code>--alert-webhook URL</code>.</span></div></div>`;
+const Alone = ({ firing }) => html`<div class=${"notice unsent" + (firing > 0 ? " warn" : "")} role="status"><div><b>${firing > 0 ? `Nobody is notified of ${firing === 1 ? "this alert" : "these alerts"}: this` : "This"} server has sent no notification since it started.</b> <span>If none comes within minutes, it has no receiver: start it with <code>--alertmanager URL</code> or <code>--alert-webhook URL</code>.</span></div></div>`;
 
 // Heartbeat shows the rules that fire always, and whether notifications are delivered.
-function Heartbeat({ rules, sent }) {
-  return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class=${isAlone(sent) ? "cross warn" : sent && sent.taken === 0 ? "cross bad" : "tick"} aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? (isAlone(sent) ? "rules are evaluated, but nobody is notified" : sent && sent.taken === 0 ? "rules are evaluated, but no notification arrives" : "alerting works") : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
+function Heartbeat({ rules, sent, firing }) {
+  return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class=${isAlone(sent) ? (firing > 0 ? "cross warn" : "waits") : sent && sent.taken === 0 ? "cross bad" : "tick"} aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? (isAlone(sent) ? "rules are evaluated, no notification sent" : sent && sent.taken === 0 ? "rules are evaluated, but no notification arrives" : "alerting works") : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
     <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken. ${!isAlone(sent) && html`<${Deliveries} sent=${sent} />`}${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
 }
 
@@ -129,13 +131,15 @@ function History({ q, firing }) {
   const span = useSpan(useHere().query), window = windowOf(span.step), narrow = useNarrow();
   const [shown, show] = useState(null);
   const data = useData(async (signal) => (await range(`count by (alertname, severity) (${seen("", window)})`, span, signal))
-    .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), span.step, window, span.to).map((e) => ({ rule: s.metric.alertname, severity: s.metric.severity || "", ...e }))), [span.from, span.to, firing]);
+    .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), span.step, window, span.to).map((e) => ({ rule: s.metric.alertname, severity: s.metric.severity || "", ...e }))), [span.from, span.to, firing.length]);
+  // What fires now began when its first alert did, as said above: its series begins when the rule had held for its time.
+  const start = (e) => (e.open && e.from > span.from ? Math.min(e.from, ...firing.filter((a) => a.labels.alertname === e.rule && (a.labels.severity || "") === e.severity).map((a) => Date.parse(a.activeAt) / 1000)) : e.from);
   const list = [
     { key: "rule", title: "Alert", class: "name", width: "15rem", value: (e) => e.rule, cell: (e) => html`<button type="button" class="plain" onClick=${() => show(e)}>${e.rule}</button>` },
     { key: "severity", title: "Severity", width: "7rem", value: (e) => e.severity, cell: (e) => html`<span class=${severe(e.severity)}>${e.severity}</span>` },
-    { key: "from", title: "Started", num: true, first: true, width: "10rem", value: (e) => e.from, cell: (e) => html`<span class="num" title=${exactly(e.from * 1000)}>${e.from <= span.from ? "before " : ""}${when(e.from * 1000)}</span>` },
+    { key: "from", title: "Started", num: true, first: true, width: "10rem", value: start, cell: (e) => html`<span class="num" title=${exactly(start(e) * 1000)}>${e.from <= span.from ? "before " : ""}${when(start(e) * 1000)}</span>` },
     { key: "to", title: "Ended", num: true, width: "10rem", value: (e) => (e.open ? Infinity : e.to), cell: (e) => (e.open ? html`<span class="tag bad">firing</span>` : html`<span class="num" title=${exactly(e.to * 1000)}>${when(e.to * 1000)}</span>`) },
-    { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - e.from, cell: (e) => text(e.to - e.from, "seconds") },
+    { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - start(e), cell: (e) => text(e.to - start(e), "seconds") },
     { key: "strip", title: "In the range", width: "12rem", grows: true, cell: (e) => html`<${Strip} e=${e} span=${span} />` },
     { key: "most", title: "Alerts", num: true, width: "6rem", help: "most alerts of this rule at the same time", value: (e) => e.most, cell: (e) => grouped(e.most) },
   ];
@@ -211,10 +215,10 @@ export function Alerts() {
     const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
     const all = groups.flatMap((g) => g.rules), rules = new Map(all.filter((r) => r.type === "alerting").map((r) => [r.name, r])), shown = byRule(passing), filtered = passing.length < wanted.length;
     return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? grouped(passing.length) + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
-        <${Verdict} alerts=${wanted} failing=${all.filter((r) => r.health === "err")} />
+        <${Verdict} alerts=${wanted} failing=${all.filter((r) => r.health === "err")} rules=${all.filter((r) => r.type === "alerting" && !isHeartbeat(r))} />
         ${isAlone(sent) && html`<${Alone} firing=${wanted.filter((a) => a.state === "firing").length} />`}
         ${shown.length === 0 ? filtered && html`<${Filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} rule=${rules.get(g.rule)} />`)}</ul>`}
-        <${Heartbeat} rules=${all.filter((r) => r.type === "alerting" && isHeartbeat(r))} sent=${sent} /></${Card}>
-      ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} firing=${wanted.filter((a) => a.state === "firing").length} /><${Rules} groups=${groups} q=${q} show=${show} />`;
+        <${Heartbeat} rules=${all.filter((r) => r.type === "alerting" && isHeartbeat(r))} sent=${sent} firing=${wanted.filter((a) => a.state === "firing").length} /></${Card}>
+      ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} firing=${wanted.filter((a) => a.state === "firing")} /><${Rules} groups=${groups} q=${q} show=${show} />`;
   }}</${Shown}>`;
 }
