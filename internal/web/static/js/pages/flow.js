@@ -10,7 +10,7 @@ import { text, few, worst, shareOf, beside } from "../fmt.js";
 import { natural } from "../names.js";
 import { put, here, jobAt, nodeAt, nodeNamed, href, go } from "../route.js";
 
-const domains = [["package", "energy_package_joules", "CPU packages"], ["dram", "energy_dram_joules", "memory"], ["gpu", "energy_gpu_joules", "accelerators"], ["rest", "energy_rest_joules", "whole machine"]];
+const domains = [["package", "energy_package_joules", "CPU packages"], ["dram", "energy_dram_joules", "memory"], ["gpu", "energy_gpu_joules", "accelerators"], ["rest", "energy_rest_joules", "whole machine"]], whole = "whole machine";
 const fields = domains.map(([, f]) => f).concat("energy_joules", "energy_idle_joules", "energy_error_joules", "energy_idle_error_joules").join(",");
 const residual = { idle: "--c-idle", system: "--c-system" };
 
@@ -25,8 +25,10 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   const add = (map, key, one, r) => { const n = map.get(key) || { ...one, value: 0, off: 0, quality: "" }; n.value += r.value; n.off += r.off; n.quality = worst([n.quality, r.quality]); map.set(key, n); };
   const at = (id, name, depth, tone, r, link = "", key = "") => { add(nodes, id, { id, key, name, depth, tone, link }, r); return id; };
   const flow = (from, to, r) => add(links, from + "\u0001" + to, { from, to }, r);
-  // What meters show is measured: only its division among nodes and jobs is not.
-  const metered = (r) => (r.source === "meters" ? { ...r, quality: "measured" } : r);
+  // What meters show is measured: only its division among nodes and jobs is not. What a meter of the whole machine shows is
+  // divided too where meters of its parts stand beside it.
+  const parted = new Set(rows.filter((r) => r.source === "meters" && r.domain !== whole).map((r) => r.node)), divided = (r) => r.domain === whole && parted.has(r.node);
+  const metered = (r) => (r.source === "meters" && !divided(r) ? { ...r, quality: "measured" } : r);
   for (const r of rows) {
     if (!(r.value > 0)) continue;
     const way = narrow ? [] : [at("source " + r.source, r.source, 0, "--c-rest", metered(r))];
@@ -95,7 +97,7 @@ function Sums({ rows, total, unit, node, as }) {
   const off = (s) => (unit === "joules" ? s.off : null), share = (s, whole) => text(shareOf(s.value, whole), "percent"), bar = (s, color) => [{ share: s.value / total.value, color, title: share(s, total.value) }];
   const part = (title, s, color, below) => html`<${Stat} title=${title} v=${s.value} as=${as(s.value)} unit=${unit} quality=${s.quality} off=${off(s)} parts=${bar(s, color)} below=${html`<span>${below}</span>`} />`;
   const named = (title, s, link, whole, what) => html`<div class="stat"><h3>${title}</h3><div class="value"><a class="plain" href=${link} title=${s.name}>${s.name}</a></div><div class="below"><span><${Figure} v=${s.value} as=${as(s.value)} unit=${unit} quality=${s.quality} off=${off(s)} /></span><span>${share(s, whole)} ${what}${s.spaces > 1 && s === job ? `, in ${s.spaces} namespaces` : ""}</span></div></div>`;
-  return html`<section class="card stats" aria-label="sums"><${Stat} title="Total" v=${total.value} unit=${unit} quality=${total.quality} off=${off(total)} below=${[...new Set(rows.map((r) => r.domain))].join(", ")} />
+  return html`<section class="card stats" aria-label="sums"><${Stat} title="Total" v=${total.value} unit=${unit} quality=${worst(rows.map((r) => r.quality))} off=${off(total)} below=${[...new Set(rows.map((r) => r.domain))].join(", ")} />
     ${part("Workloads", work, "var(--accent)", share(work, total.value))}${["system", "idle"].map((k) => of(k)).map((s, i) => part(["System", "Idle"][i], s, ["var(--c-system)", "var(--c-idle)"][i], share(s, total.value)))}
     ${job && named("Largest job", job, jobAt(job.name), work.value, "of workloads")}${place && named("Largest " + place.place, place, place.place === "node" ? nodeAt(place.name) : href("/nodes", { cluster: place.name }), total.value, "of the total")}</section>`;
 }
