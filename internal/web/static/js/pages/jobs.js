@@ -22,7 +22,7 @@ const widths = { amount: "6.6rem", running: "9.4rem", held: "9.8rem", unused: "9
 export const isRecent = (values, r) => Boolean(values) && (values.every((v) => v === null) || (Number(r.cpu_seconds) > 0 && !values.some((v) => v > 0)));
 
 function allColumns(trend, total, rows, over, narrow, states = { of: new Map(), from: 0 }) {
-  const { amount, held, limit, whileRunning, whileItRan } = amounts(rows, widths, over, total.sum), of = (r) => states.of.get(r), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9rem" });
+  const { amount, held, limit, whileRunning, whileItRan } = amounts(rows, widths, over, total.sum), of = (r) => states.of.get(r), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "10.6rem" });
   return [
     { key: "job", title: "Job", always: true, width: "10.4rem", grows: !narrow, class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => { const of = narrow && placeOf(r); return of ? html`<span class="two"><${Job} name=${r.job} /><small title=${of}>${of}</small></span>` : html`<${Job} name=${r.job} />`; } },
     { key: "state", title: "State", lead: true, width: narrow ? "7.2rem" : "9.4rem", help: "running: it has use up to the latest data; and what is wrong with it", value: (r) => rankOf(of(r)), cell: (r) => html`<${State} of=${of(r)} short=${narrow} />` },
@@ -31,7 +31,7 @@ function allColumns(trend, total, rows, over, narrow, states = { of: new Map(), 
     { key: "kind", title: "Kind", width: "6.2rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
     named("namespace", "Namespace", "6.4rem"), named("user", "User", "5.4rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "5.2rem"),
     { key: "nodes", title: "Nodes", num: true, width: "4.5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
-    { key: "trend", title: "CPU trend", long: "CPU over time", width: "6.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => (!trend[keyOf(r)] ? html`<span class="absent" title="loading">…</span>` : isRecent(trend[keyOf(r)], r) ? html`<span class="absent" title="nothing before the latest minutes, which are still being measured">–</span>` : html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />`) },
+    { key: "trend", title: "CPU trend", long: "CPU over time", width: "6.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => (trend[keyOf(r)] === undefined ? html`<span class="absent small">loading</span>` : trend[keyOf(r)] === null ? html`<span class="absent" title="not loaded: refresh the page">–</span>` : isRecent(trend[keyOf(r)], r) ? html`<span class="absent" title="nothing before the latest minutes, which are still being measured">–</span>` : html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />`) },
     { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + (total.filtered ? " of the CPU time of the filtered jobs" : " of the CPU time of all jobs and the system")}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
     whileItRan("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
@@ -81,9 +81,9 @@ const sending = 45, minutes = 300;
 
 // linesOf are the averages of rows in buckets, by the key of the row. A curve does not fall because a minute
 // is not over: a short bucket that is still being measured has no value, and the last one else counts as far as it was
-// measured. Before any of them used something there is no value.
+// measured. Before any of them used something there is no value, and none where no machine was measured.
 export function linesOf(rows, buckets, of, now = Date.now() / 1000) {
-  const begin = of.findIndex((a) => a.groups.length > 0), known = ({ from, to }, i) => i >= begin && (to - from > minutes || to < now - sending);
+  const begin = of.findIndex((a) => a.groups.length > 0), known = ({ from, to }, i) => i >= begin && isMeasured(of[i]) && (to - from > minutes || to < now - sending);
   const lines = Object.fromEntries(rows.map((r) => [keyOf(r), buckets.map((b, i) => (known(b, i) ? 0 : null))]));
   of.forEach((a, i) => {
     const { from, to } = buckets[i], over = i === of.length - 1 && a.averages_over_seconds > 0 ? Math.min(to - from, a.averages_over_seconds) : to - from;
@@ -91,6 +91,9 @@ export function linesOf(rows, buckets, of, now = Date.now() / 1000) {
   });
   return lines;
 }
+
+// isMeasured reports whether an answer is about time in which a machine was measured.
+const isMeasured = (a) => a.groups.length > 0 || !a.whole || Number(a.whole.cpu_seconds) > 0;
 
 // trendsOf requests the small charts of rows, from the amounts that the ledger sums: key to values.
 async function trendsOf(rows, { by, where, span, nodes }, signal) {
@@ -114,7 +117,10 @@ function useTrends(of) {
     try {
       const lines = await trendsOf(rows, at.current, w.control.signal);
       set((was) => ({ ...was, ...lines }));
-    } catch (e) { if (e.name === "AbortError") return; }
+    } catch (e) {
+      if (e.name === "AbortError") return;
+      set((was) => ({ ...Object.fromEntries(rows.map((r) => [keyOf(r), null])), ...was }));
+    }
     w.busy = false;
     load();
   };
