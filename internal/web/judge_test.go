@@ -93,6 +93,15 @@ func judged(t *testing.T, f func(what, script, want string)) {
 		const first = (more) => { const list = problems(says(more)); return list.length ? list[0].state + " " + list[0].problem : ""; }, many = (n, state, ago) => Array.from({ length: n }, (_, i) => ({ ...node(state, ago), name: state + i })), rule = (state, severity) => ({ type: "alerting", name: "Down", labels: { severity }, state, health: "ok" });
 		return [first({ nodes: many(24, "silent", 600) }), first({ nodes: [...many(23, "live", 5), ...many(1, "behind", 600)] }), first({ nodes: [...many(3, "live", 5), ...many(5, "behind", 600)] }), first({ nodes: [node("behind", 60)] }), first({ rules: [beat, rule("pending", "critical")] }), first({ rules: [beat, rule("pending", "warning")] })];`,
 		`["bad No data arrives: all 24 nodes are silent, latest data 10 min ago","warn 1 of 24 nodes sends no recent data: 1 behind, oldest data 10 min ago","bad 5 of 8 nodes send no recent data: 5 behind, oldest data 10 min ago","warn behind is behind, latest data 60 s ago","warn Down (critical) will fire if this lasts",""]`)
+	f("the quality of a meter of the whole machine beside meters of its parts", `
+		const { flowOf } = await of("pages/flow.js"), row = (node, domain) => ({ place: "node", node, job: "j", group: "g", space: "", source: "meters", domain, value: 1, off: 0, quality: "apportioned" });
+		const says = (...rows) => flowOf(rows).nodes.filter((n) => n.id.startsWith("domain ")).map((n) => n.name + " " + n.quality);
+		return [says(row("a", "whole machine")), says(row("a", "whole machine"), row("a", "memory")), says(row("a", "whole machine"), row("b", "memory"))];`,
+		`[["whole machine measured"],["whole machine apportioned","memory measured"],["whole machine measured","memory measured"]]`)
+	f("times of a column whose largest is some days", `const { aligned } = await of("fmt.js"); return [[1728, 290563], [1728, 7200], [86400, 3.6e7]].map(([v, like]) => aligned(v, "seconds", like).join(" "));`, `["0.48 h","0.480 h","1.0 d"]`)
+	f("curves where no machine was measured", `
+		const { linesOf } = await of("pages/jobs.js"), answer = (cpu, whole, ...groups) => ({ averages_over_seconds: 60, groups: groups.map((job) => ({ job, cpu_seconds: cpu })), whole: { cpu_seconds: whole } });
+		return Object.values(linesOf([{ job: "a" }], [0, 1, 2, 3].map((i) => ({ from: 60 * i, to: 60 * i + 60 })), [answer(6, 60, "a"), answer(6, 60, "b"), answer(0, 0), answer(6, 60, "a")]))[0];`, `[0.1,0,null,0.1]`)
 	f("by how much parts differ from the whole", `const { offset } = await of("pages/live.js"); return [0.33, -0.33, 0.001, -0.001, 0].map(offset);`, `["read twice 0.33","in earlier seconds 0.33","","",""]`)
 }
 
@@ -143,5 +152,6 @@ func TestJudgedInChromium(t *testing.T) {
 	u.sees("those with problems alone", `location.search.includes("state=wrong") && [...document.querySelectorAll('[aria-label="jobs"] tbody tr:not(.spacer)')].map((tr) => tr.cells[0].innerText.trim()).join() === "ci"`)
 	u.opens(f.URL + "/?range=15m")
 	u.sees("of how many machines the sums are", `[...document.querySelectorAll('[aria-label="now"] h3 .lacks')].map((e) => e.innerText).join() === Array(5).fill("2 of 4 nodes").join()`)
+	u.sees("powers of a legend in one unit", `(() => { const of = [...document.querySelectorAll('.card:has([aria-label^="Power: "]) .legend b')].map((b) => b.innerText).filter((v) => v !== "–" && !v.startsWith("0")); return of.length > 2 && new Set(of.map((v) => v.split(" ")[1])).size === 1; })()`)
 	u.sees("since when the charts lack machines", `/[23] of 4 nodes since \d\d:\d\d/.test(document.querySelector(".card .note .lacks")?.innerText)`)
 }

@@ -181,6 +181,9 @@ function tipLine(name, v, tone, unit) {
   return d;
 }
 
+// inUnit is a value in the unit of like.
+const inUnit = (v, unit, like) => (known(v) && like > 0 ? [bare(v, unit, like), unitText(unit, like)].filter(Boolean).join(" ") : text(v, unit));
+
 const fewNames = 6; // names of a legend that a phone shows at first
 const many = 8; // whole names that stand in one line; more stand in columns
 
@@ -351,7 +354,8 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   // valueAt writes the value in a column beside one name; isLatest says that the column is the latest.
   const valueAt = (b, at, isLatest) => {
     const { rows, seen, unit } = now.current, n = seen.findIndex((s) => s.name === b.dataset.name), row = rows[n];
-    const s = row ? text(isLatest && (seen[n].over || at < 0) ? latestOf(row) : row[at], unit) : "";
+    const of = (m) => (isLatest && (seen[m].over || at < 0) ? latestOf(rows[m]) : rows[m][at]), v = row ? of(n) : null;
+    const s = row ? inUnit(v, unit, unit === "watts" ? Math.max(...rows.map((_, m) => of(m) || 0)) : v) : "";
     if (b.textContent !== s) b.textContent = s;
   };
   // A name that is new, as on a screen that became wide, has its value at once.

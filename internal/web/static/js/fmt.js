@@ -83,12 +83,15 @@ export function common(like, sum, unit) {
 export function aligned(v, unit, like, of = v, as = like) {
   const own = (units[unit] || units.none)(v, of);
   if (!scales[unit] || !(like > 0) || unit === "bytes" || unit === "rate") return own;
-  const [d, u] = scales[unit](as || like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
+  const [d, u] = unit === "seconds" ? inColumn(as || like) : scales[unit](as || like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
   const little = { joules: 10, seconds: 10 }[unit] || 100;
   if (of !== 0 && Math.abs(of / d) < little * least && scales[unit](of)[1] !== u) return unit === "joules" && d >= 3600 ? inWattHours(v) : unit === "seconds" && Math.abs(of) >= 120 ? [digits(v / d), u] : own;
   if (v !== 0 && Math.abs(v / d) < least / 2) return ["<" + least.toFixed(decimals), u];
   return [v === 0 ? "0" : grouped((v / d).toFixed(decimals)), u];
 }
+
+// inColumn is the scale of times in a column: hours up to a thousand, as most of its values are much less than its largest.
+const inColumn = (like) => (Math.abs(like) < 3.6e6 && Math.abs(like) >= 172800 ? [3600, "h"] : ofTime(like));
 
 // inWattHours is an energy in Wh with up to three decimals.
 function inWattHours(v) { const n = v / 3600; return [v !== 0 && Math.abs(n) < 0.0005 ? "<0.001" : digits(Number(n.toFixed(3))), "Wh"]; }
