@@ -54,6 +54,9 @@ func judged(t *testing.T, f func(what, script, want string)) {
 	f("the capacity of late, and that of all machines where some are missing", `
 		const { capacityNow } = await of("parts.js"), buckets = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((i) => ({ from: 60 * i, to: 60 * i + 60 })), all = [900, 500, 500, 500, 500, 500, 300, 20, null].map((v, i) => [60 * i, v]), hours = [[0, 400], [3600, 300], [7200, 100]];
 		return [capacityNow(buckets, all, false), capacityNow(buckets, all, true), capacityNow([0, 3600, 7200].map((t) => ({ from: t, to: t + 3600 })), hours, false), capacityNow([], [], false)];`, `[500,900,300,0]`)
+	f("the latest bucket of which most machines have sent data", `
+		const { settledAt } = await of("parts.js"), counts = (...list) => ({ buckets: list.map((_, i) => ({ from: 60 * i, to: 60 * i + 60 })), kinds: list.map((nodes) => ({ groups: nodes ? [{ kind: "idle", nodes, covered_seconds: 60 * nodes }] : [] })) });
+		return [settledAt(counts(9, 9, 9, 3, 1, 0)), settledAt(counts(9, 9, 9, 9)), settledAt(counts(9, 2, 2, 2, 2, 2, 2, 0)), settledAt(counts(0, 0)), settledAt(counts(1, 1))];`, `[2,3,6,-1,1]`)
 	f("parts that are later than their whole", `
 		const { stacks, stack, capacity } = await of("series.js"), { spanOf } = await of("span.js"), ask = window.fetch;
 		let later = false, again = 0;

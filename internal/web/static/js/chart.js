@@ -303,8 +303,9 @@ function pictureOf(u, { seen, tone, label, ends }, done) {
 // reaches to; band is { low, high } of the values' sum, drawn faintly; marks are { from, to,
 // title, tone } of what happened; pick is called with a series that is clicked; averaged is for how many seconds before its time
 // a value of a line is the average. reach are the ends of the
-// axis, where they are not those of the buckets or the span. full writes names whole, with the off, quality and link of their series.
-export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full, reach, averaged = 0 }) {
+// axis, where they are not those of the buckets or the span. settled is the column whose values the legend has as the latest, if some
+// machines have not sent those of later ones. full writes names whole, with the off, quality and link of their series.
+export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full, reach, averaged = 0, settled = -1 }) {
   const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
   const held = useRef(false), last = useRef(), [, drawn] = useState(0), [told, say] = useState("");
@@ -332,7 +333,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   }, [plotted, stacked, band]);
   const ends = reach ? reach : buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
   const now = useRef();
-  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends, averaged };
+  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends, averaged, settled };
   const shape = JSON.stringify([seen.map((s, i) => [s.name, tone[i], s.dash, s.over]), unit, stacked, whole, Boolean(band), Boolean(buckets), height, theme]);
 
   const column = (i) => (now.current.buckets ? i >> 1 : i);
@@ -350,7 +351,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     else legendAt(null);
   });
   // latestAt is the latest column with a value. What ended before has none there.
-  const latestAt = () => Math.max(-1, ...now.current.rows.map((r, n) => (now.current.seen[n].over ? -1 : r.findLastIndex((v) => known(v)))));
+  const latestAt = () => Math.max(-1, ...now.current.rows.map((r, n) => (now.current.seen[n].over ? -1 : r.findLastIndex((v, i) => known(v) && (now.current.settled < 0 || i <= now.current.settled)))));
   // valueAt writes the value in a column beside one name; isLatest says that the column is the latest.
   const valueAt = (b, at, isLatest) => {
     const { rows, seen, unit } = now.current, n = seen.findIndex((s) => s.name === b.dataset.name), row = rows[n];

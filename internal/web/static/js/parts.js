@@ -119,7 +119,7 @@ export function Stacked({ resource, of, previous, span, height = 230, width, qua
   const says = html`${[note, drawn && drawn.note, of.data && since(of.data.begin)].filter(Boolean).join(" · ")}${lacks.length > 0 && of.data && html`<${Lacks} list=${lacks} end=${of.data.ends[1]} />`}`;
   return html`<${Card} title=${html`${r.title}<${Quality} of=${quality} />`} note=${says} width=${width} aside=${aside}>
     <${Shown} of=${of} height=${height + 34}>${() => (!drawn || drawn.series.length === 0 ? empty
-    : html`<${Chart} series=${drawn.series} buckets=${of.data.buckets} reach=${of.data.ends} span=${span} unit=${r.unit} stacked height=${height} label=${r.title} band=${drawn.band} marks=${marks} pick=${pick} />`)}</${Shown}></${Card}>`;
+    : html`<${Chart} series=${drawn.series} buckets=${of.data.buckets} reach=${of.data.ends} settled=${settledAt(of.data)} span=${span} unit=${r.unit} stacked height=${height} label=${r.title} band=${drawn.band} marks=${marks} pick=${pick} />`)}</${Shown}></${Card}>`;
 }
 
 // sent is within how many seconds nearly all machines send their data: windows of a minute, each at its own time, and their way.
@@ -154,9 +154,17 @@ function drawing(of, resource, idle, previous, lacks) {
   return out;
 }
 
-// idlePower is the power that no workload caused, in the latest bucket that has some.
+// settledAt is the latest bucket of stacks of which nine of ten machines of the last minutes have sent data, as few have of the last
+// seconds; -1 where there is none.
+export function settledAt(of) {
+  const counts = of.kinds.map((a) => covered(a).nodes), latest = counts.findLastIndex((n) => n > 0);
+  const most = Math.max(...counts.filter((_, i) => i >= latest - 1 || of.buckets[i].to > of.buckets[latest].to - sent));
+  return latest < 0 ? -1 : counts.findLastIndex((n) => n >= 0.9 * most);
+}
+
+// idlePower is the power that no workload caused, in the latest bucket that has some and is settled.
 function idlePower(of) {
-  const i = of.kinds.findLastIndex((a) => a && a.groups.some((g) => g.kind === "idle" && known(g.energy_joules))), b = of.buckets[i];
+  const end = settledAt(of), i = of.kinds.findLastIndex((a, i) => a && (end < 0 || i <= end) && a.groups.some((g) => g.kind === "idle" && known(g.energy_joules))), b = of.buckets[i];
   return i < 0 ? 0 : of.kinds[i].groups.reduce((a, g) => a + (g.kind === "idle" ? Number(g.energy_joules || 0) : 0), 0) / secondsOf(b);
 }
 
