@@ -84,7 +84,7 @@ func TestWideInChromium(t *testing.T) {
 	u.opens(f.URL + "/flow?range=15m")
 	u.sees("the levels of the wide diagram", `document.querySelector(".sankey")?.ariaLabel.includes("meters to CPU packages")`)
 	u.sees("who and where used most, with a link", `(() => { const of = (t) => [...document.querySelectorAll('[aria-label="sums"] .stat')].find((s) => s.querySelector("h3").innerText === t); return of("Largest job").querySelector("a").getAttribute("href").startsWith("/job?job=") && of("Largest node").querySelector("a").getAttribute("href").startsWith("/node/rack1-n0") && ["Workloads", "System", "Idle"].every((t) => of(t).querySelector(".quality.apportioned") && of(t).innerText.includes("±")); })()`)
-	u.sees("the quality and the page of each flow", `[...document.querySelectorAll('[aria-label="all flows"] tbody tr:not(.spacer)')].every((tr) => tr.querySelector(".quality.apportioned")) && document.querySelectorAll('[aria-label="all flows"] tbody a[href^="/node/"]').length > 3`)
+	u.sees("the quality and the page of each flow", `[...document.querySelectorAll('[aria-label="all flows"] tbody tr:not(.spacer)')].every((tr) => tr.querySelector(".quality.apportioned") || tr.cells[0].innerText === "meters") && document.querySelectorAll('[aria-label="all flows"] tbody a[href^="/node/"]').length > 3`)
 	picture(t, ctx, "wide-flow")
 	u.opens(f.URL + "/node/rack1-n02?range=15m")
 	u.clicks(`.facts-line a[href^="/flow?node=rack1-n02"]`)

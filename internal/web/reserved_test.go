@@ -84,7 +84,10 @@ func TestPageFiguresReserved(t *testing.T) {
 		checkRows(t, path, u.table("jobs"), workloads(a.Groups, 1), []string{"Job", "Kind"}, reservedColumns(a))
 		path = "/job?job=checkout&parts=container&range=" + r
 		where := map[query.Dimension][]string{query.ByJob: {"checkout"}}
-		a = ask(u.opensFresh(f, path), "namespace,pod,container", where, query.ByNamespace, query.ByPod, query.ByContainer)
+		a = ask(u.opensFresh(f, path), "namespace,pod,container,user", where, query.ByNamespace, query.ByPod, query.ByContainer, query.ByUser)
+		for i := range a.Groups {
+			a.Groups[i].Keys = a.Groups[i].Keys[:3] // pods have no users
+		}
 		checkRows(t, path, u.table("parts by container"), a.Groups, []string{"Namespace", "Pod", "Container"}, []column{{title: "CPU reserved", key: "cpu_reserved_seconds"}, {title: "CPU unused", key: "cpu_unused_seconds"},
 			{title: "Memory reserved", key: "memory_reserved_byte_seconds"}, {title: "Memory unused", key: "memory_unused_byte_seconds"}})
 	}
