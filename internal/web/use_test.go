@@ -181,10 +181,10 @@ func TestUse(t *testing.T) {
 
 	// A table sorts by its headings, and shows the selected columns.
 	u.opens(f.URL + "/jobs?range=15m")
-	u.clicks("th:nth-child(9) button")
+	u.clicks("th:nth-child(11) button")
 	u.sees("sorted", `document.querySelector("th[aria-sort]")?.innerText.includes("Memory")`)
 	u.button("Columns")
-	u.clicks(".pop label:nth-of-type(4) input")
+	u.clicks(".pop label:nth-of-type(7) input")
 	u.sees("a column more", `[...document.querySelectorAll("th")].some((th) => th.innerText.includes("Project"))`)
 	picture(t, ctx, "use-columns")
 	u.presses("\x1b")
