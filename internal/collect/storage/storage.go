@@ -126,8 +126,8 @@ const (
 	locateCost = 150  // of finding the directories of a container, in CPU time
 	maxLong    = 16   // long walks at once
 	maxHung    = 4    // turns that hang at once
-	restShare  = 20   // a turn is followed by a pause of so many times its length: a busy disk is left to others
-	restWalks  = 2    // a walk is followed by a pause of so many times its length
+	restShare  = 20   // a turn is followed by a pause of this many times its length: a busy disk is left to others
+	restWalks  = 2    // a walk is followed by a pause of this many times its length
 )
 
 // A Table measures the disk space of the tracked workloads. Its methods may be called by one goroutine, which they do not delay.
