@@ -28,6 +28,7 @@ const (
 	LabelDomain    = "domain"     // the name of its domain, as virsh has it
 	LabelFlavor    = "flavor"     // the name of its flavor in OpenStack
 	LabelProjectID = "project-id" // the id of its project in OpenStack, where several projects can have one name
+	LabelUserID    = "user-id"    // the id of its user in OpenStack, likewise
 )
 
 // maxText limits a text in bytes. OpenStack has 255 characters, libvirt no limit.
@@ -55,12 +56,26 @@ type instance struct {
 	Flavor struct {
 		Name string `xml:"name,attr"`
 	} `xml:"flavor"`
-	User    string `xml:"owner>user"`
-	Project struct {
-		ID   string `xml:"uuid,attr"`
-		Name string `xml:",chardata"`
-	} `xml:"owner>project"`
+	User    owner `xml:"owner>user"`
+	Project owner `xml:"owner>project"`
 }
+
+// An owner is a user or project of OpenStack.
+type owner struct {
+	ID   string `xml:"uuid,attr"`
+	Name string `xml:",chardata"`
+}
+
+// name returns the name of an owner, or its id where Nova does not know the name and writes that it is not available.
+func (o owner) name() string {
+	if name := clean(o.Name); name != "N/A" {
+		return name
+	}
+	return clean(o.ID)
+}
+
+// clean cuts a text, in memory of its own.
+func clean(s string) string { return strings.Clone(text.Cut(strings.TrimSpace(s), maxText)) }
 
 // parse reads the file of a running domain. Its errors wrap fault.ErrInvalid.
 func parse(b []byte) (*Domain, error) {
@@ -71,14 +86,13 @@ func parse(b []byte) (*Domain, error) {
 	if s.PID <= 0 || s.Domain.Name == "" || len(s.Domain.UUID) != 36 {
 		return nil, fmt.Errorf("no process, name or UUID of a domain: %w", fault.ErrInvalid)
 	}
-	clean := func(s string) string { return text.Cut(strings.TrimSpace(s), maxText) }
 	nova := s.Domain.Metadata.Nova
 	if nova == (instance{}) {
 		nova = s.Domain.Metadata.Nova10
 	}
-	d := &Domain{Name: cmp.Or(clean(nova.Name), clean(s.Domain.Title), clean(s.Domain.Name)), User: clean(nova.User), Project: clean(nova.Project.Name),
+	d := &Domain{Name: cmp.Or(clean(nova.Name), clean(s.Domain.Title), clean(s.Domain.Name)), User: nova.User.name(), Project: nova.Project.name(),
 		Labels: map[string]string{}, uuid: s.Domain.UUID, pid: s.PID}
-	for label, v := range map[string]string{LabelDomain: s.Domain.Name, LabelFlavor: nova.Flavor.Name, LabelProjectID: nova.Project.ID} {
+	for label, v := range map[string]string{LabelDomain: s.Domain.Name, LabelFlavor: nova.Flavor.Name, LabelProjectID: nova.Project.ID, LabelUserID: nova.User.ID} {
 		if v = clean(v); v != "" {
 			d.Labels[label] = v
 		}

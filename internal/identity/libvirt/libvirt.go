@@ -63,7 +63,9 @@ type Reader struct {
 // A file is what was read of a file.
 type file struct {
 	at     changed
-	domain *Domain // nil if it is not one of a running domain, or of one whose process is another one's by now
+	parsed *Domain
+	err    error   // why it cannot be parsed
+	domain *Domain // the same; nil if its process is in no group of a virtual machine, or is another one's by now
 	group  string  // of its process
 }
 
@@ -210,27 +212,28 @@ func (r *Reader) read(name string) (file, error) {
 		return file{}, fmt.Errorf("%s: %w", path, err)
 	}
 	out := file{at: changed{st.Ino, st.Size, st.Mtim}}
-	if old, ok := r.files[name]; ok && old.at == out.at && (old.domain == nil || r.runs(old.domain, old.group)) {
-		return old, nil
-	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
 		return out, fmt.Errorf("%s: not a file that only root can write: %w", path, fault.ErrDenied)
 	case st.Size > maxBytes:
 		return out, fmt.Errorf("%s: %d bytes, more than %d: %w", path, st.Size, maxBytes, fault.ErrInvalid)
 	}
-	b, err := io.ReadAll(io.LimitReader(opened, maxBytes))
-	if err != nil {
-		return out, err
-	}
-	d, err := parse(b)
-	if err != nil {
-		return out, fmt.Errorf("%s: %w", path, err)
-	}
-	if group, ok := r.groupOf(d); ok {
-		out.domain, out.group = d, group
+	if old := r.files[name]; old.at == out.at && (old.parsed != nil || old.err != nil) {
+		out.parsed, out.err = old.parsed, old.err
 	} else {
-		out.at = changed{} // it may enter its group later
+		b, err := io.ReadAll(io.LimitReader(opened, maxBytes))
+		if err != nil {
+			return out, err
+		}
+		if out.parsed, err = parse(b); err != nil {
+			out.err = fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	if out.err != nil {
+		return out, out.err
+	}
+	if group, ok := r.groupOf(out.parsed); ok {
+		out.domain, out.group = out.parsed, group
 	}
 	return out, nil
 }
@@ -239,10 +242,6 @@ func (r *Reader) read(name string) (file, error) {
 // in a group below it. The process must be one of the domain: after a crash of the daemon its number may be another one's.
 func (r *Reader) groupOf(d *Domain) (path string, ok bool) {
 	dir := "/proc/" + strconv.Itoa(d.pid)
-	cmdline, err := r.h.ReadFile(dir + "/cmdline")
-	if err != nil || !bytes.Contains(cmdline, []byte(d.uuid)) {
-		return "", false
-	}
 	text, err := r.h.ReadFile(dir + "/cgroup")
 	if err != nil {
 		return "", false
@@ -254,15 +253,11 @@ func (r *Reader) groupOf(d *Domain) (path string, ok bool) {
 	for _, g := range groups {
 		for at := g.Path; len(at) > 1; at = filepath.Dir(at) {
 			if n, ok := workload.Recognize(at); ok && n.Kind == workload.VM {
-				return at, true
+				// Not before: the kernel reads it from the memory of the process, which may be any user's.
+				cmdline, err := r.h.ReadFile(dir + "/cmdline")
+				return at, err == nil && bytes.Contains(cmdline, []byte(d.uuid))
 			}
 		}
 	}
 	return "", false
-}
-
-// runs reports whether the process of a domain is still in its group.
-func (r *Reader) runs(d *Domain, group string) bool {
-	now, ok := r.groupOf(d)
-	return ok && now == group
 }

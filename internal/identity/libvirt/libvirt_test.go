@@ -35,6 +35,7 @@ func captured(t testing.TB) string {
 const (
 	capturedUUID  = "5f9f5ad4-1b88-49ed-af9f-995cc0ade552"
 	capturedPID   = 28201
+	capturedUser  = "8d6c2f6e0f4b4a6c9e0d1b2a3c4d5e6f"
 	capturedGroup = "/machine/qemu-1-instance-0000001a.libvirt-qemu"
 )
 
@@ -56,7 +57,9 @@ func TestParse(t *testing.T) {
 	own := Domain{Name: "instance-0000001a", Labels: map[string]string{LabelDomain: "instance-0000001a"}}
 	titled := own
 	titled.Name = "Web server of the shop"
-	nova := Domain{Name: "web-1", User: "alice", Project: "shop", Labels: map[string]string{LabelDomain: "instance-0000001a", LabelFlavor: "m1.small", LabelProjectID: "1f0e2d3c4b5a69788796a5b4c3d2e1f0"}}
+	nova := Domain{Name: "web-1", User: "alice", Project: "shop", Labels: map[string]string{LabelDomain: "instance-0000001a", LabelFlavor: "m1.small", LabelProjectID: "1f0e2d3c4b5a69788796a5b4c3d2e1f0", LabelUserID: capturedUser}}
+	unnamed := nova
+	unnamed.User, unnamed.Project = capturedUser, nova.Labels[LabelProjectID]
 	long := own
 	long.Name = strings.Repeat("é", maxText/2)
 	foreign := nova
@@ -69,6 +72,7 @@ func TestParse(t *testing.T) {
 		"of an OpenStack of before":    {strings.ReplaceAll(file, "nova/1.1", "nova/1.0"), nova},
 		"with a prefix of another one": {strings.ReplaceAll(strings.ReplaceAll(file, "nova:", "n:"), "xmlns:nova", "xmlns:n"), nova},
 		"with metadata of another one": {strings.ReplaceAll(file, "openstack.org", "example.org"), foreign},
+		"of owners without names":      {strings.NewReplacer(">alice<", ">N/A<", ">shop<", ">N/A<").Replace(file), unnamed},
 		"with a title":                 {without(t, file, "<metadata>", "</metadata>"), titled},
 		"without":                      {untitled, own},
 		"with a title of white space":  {strings.Replace(untitled, "<memory", "<title> \n </title><memory", 1), own},
@@ -119,7 +123,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%d bytes", len(text))
 			}
 		}
-		if d.Name == "" || d.pid <= 0 || len(d.Labels) > 3 {
+		if d.Name == "" || d.pid <= 0 || len(d.Labels) > 4 {
 			t.Errorf("%+v", d)
 		}
 	})
@@ -270,9 +274,12 @@ func TestFiles(t *testing.T) {
 				if err := spoil(filepath.Join(h.dir, "instance-0000001a.xml")); err != nil {
 					t.Fatal(err)
 				}
-				for range 2 {
+				for i := range 4 {
 					if d := h.find(capturedGroup); d != nil {
 						t.Errorf("%+v", d)
+					}
+					if at := time.Unix(int64(i/2), 0); os.Chtimes(filepath.Join(h.dir, "instance-0000001a.xml"), at, at) != nil {
+						t.Error("the file does not change")
 					}
 				}
 				if d := h.find("/machine.slice/machine-qemu\\x2d2\\x2ddb.scope"); d == nil || d.Name != "db-1" {
