@@ -7,6 +7,7 @@
 package exposition
 
 import (
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/attribute/energy"
@@ -242,7 +243,9 @@ func (a *Accumulator) addPods(v *View, w *usage.Window, at map[workload.ID]int) 
 			a.pods[up.workload.ID] = p
 		}
 		p.seen = w.End
-		v.rows[at[r.Workload.ID]].uid = p.uid
+		if !strings.Contains(p.uid, "/") { // else a group that another user than root made: its path
+			v.rows[at[r.Workload.ID]].uid = p.uid
+		}
 		for d := power.Package; d < power.DomainLimit; d++ {
 			if res := usage.EnergyOf(d); r.Usage.Present.Has(res) {
 				p.has[d] = true

@@ -208,6 +208,22 @@ func samples(t *testing.T, text, name string, with ...string) (sum float64, n in
 	return sum, n
 }
 
+// TestPodUID checks which pods have their UID in the names of workloads: not one in a group that another user than root made,
+// whose key is a path.
+func TestPodUID(t *testing.T) {
+	for key, want := range map[string]string{uid: uid, "boot" + podPath: ""} {
+		m := new(machine)
+		m.use(podPath, "", 1, 5, 1).Workload.Key = key
+		m.use(inPod, podPath, 1, 5, 1)
+		m.use("idle", "", 22, 300, 80)
+		w := m.window()
+		mete := text(func(p *exposition.Text) { new(exposition.Accumulator).Add("HOST", w, nil).Mete(p, true) })
+		if _, n := samples(t, mete, "mete_workload_info", `uid="`+want+`"`, `path="`+podPath); n != 2 {
+			t.Errorf("%q: %d of the pod and its container have the UID %q", key, n, want)
+		}
+	}
+}
+
 // The rows sum to the machine's capacity in each window, and an ended workload stays for two
 // minutes.
 func TestAccumulator(t *testing.T) {
