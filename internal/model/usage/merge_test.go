@@ -39,7 +39,7 @@ func windows(t *rapid.T) (ws []usage.Window) {
 		for _, r := range append(slices.Clone(alive), idle) {
 			r.Usage = drawUsage(t)
 			r.Usage.Covered = time.Duration(rapid.Int64Range(0, 100).Draw(t, "covered"))
-			r.Has, r.Total[usage.CPU] = usage.SetOf(usage.CPU), end
+			r.Has, r.Total[usage.CPU] = usage.SetOf(usage.CPU), 1<<50+end // more than is drawn: else it would be of a whole life
 			renamed := *r.Workload
 			renamed.Name = fmt.Sprint("name ", i)
 			r.Workload = &renamed
