@@ -17,9 +17,9 @@ type storage struct {
 // setStorage takes over the disk space that the group takes. The latest one counts for all of the window, as it is
 // measured more rarely than windows close.
 func (a *account) setStorage(g *usage.Group) {
-	if a.apart != nil || g.HasStorage {
+	if bytes, ok := g.Storage.Get(); ok || a.apart != nil {
 		to := &a.makeApart().storage
-		to.bytes, to.known = g.Storage, g.HasStorage
+		to.bytes, to.known = bytes, ok
 	}
 }
 

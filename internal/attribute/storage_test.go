@@ -11,7 +11,7 @@ import (
 func holding(bytes int64) func(*usage.Group) {
 	return func(g *usage.Group) {
 		job(g)
-		g.Storage, g.HasStorage = bytes, true
+		g.Storage = usage.KnownLevel(bytes)
 	}
 }
 

@@ -59,10 +59,10 @@ type node struct {
 	// since it had dropped lostBefore of them.
 	knowsChildren  bool
 	lastSeen       [maxTrees]int // tick of the latest walk that saw it in the tree
-	primary        int           // the tree whose rmdir ends it
 	owner          *node         // the workload that it counts for: itself or an ancestor
 	parentWorkload *node         // of an owner, its parent among the workloads
 	children       int32         // workloads directly below
+	primary        int8          // the tree whose rmdir ends it
 	noDescriptors  bool          // others are busier and get the descriptors
 
 	group  usage.Group // of an owner
@@ -112,7 +112,7 @@ func (t *Table) findAll() error {
 			return err
 		}
 		t.attach(t.root, tr, "/", id)
-		t.root.primary = tr.index
+		t.root.primary = int8(tr.index)
 	}
 	t.root.group.Life = t.life(t.root)
 	for _, tr := range t.trees {
@@ -202,7 +202,7 @@ func (t *Table) addGroup(tr *tree, p string, id uint64) *node {
 		t.attach(n, tr, p, id)
 		return n
 	}
-	n = &node{path: p, parent: parent, primary: tr.index, slowUnread: true}
+	n = &node{path: p, parent: parent, primary: int8(tr.index), slowUnread: true}
 	t.attach(n, tr, p, id)
 	t.identifyWorkload(n)
 	return n
@@ -258,8 +258,8 @@ func (t *Table) attach(n *node, tr *tree, p string, id uint64) {
 	if tr.byID != nil {
 		tr.byID[id] = n
 	}
-	if tr.index < n.primary && n != t.root {
-		n.primary, n.path, n.parent = tr.index, p, tr.byPath[path.Dir(p)]
+	if tr.index < int(n.primary) && n != t.root {
+		n.primary, n.path, n.parent = int8(tr.index), p, tr.byPath[path.Dir(p)]
 		if n.group.New {
 			n.group.Life, n.group.Workload.Path = t.life(n), p
 		}
@@ -352,7 +352,7 @@ func (t *Table) removeGroup(tr *tree, n *node, exact bool) {
 	}
 	switch {
 	case n.dead:
-	case tr.index == n.primary:
+	case tr.index == int(n.primary):
 		t.endNode(n, exact)
 	default:
 		n.id[tr.index], n.paths[tr.index] = 0, ""

@@ -32,12 +32,12 @@ func (d *diskSpace) Read(s *usage.Snapshot) error {
 		sign := storage.Sign{CPU: g.Value[usage.CPU], Written: g.Value[usage.DiskWritten]}
 		bytes, ok := d.table.Use(g.Slot, sign, s.At)
 		switch {
-		case !g.Final:
-			g.Storage, g.HasStorage = bytes, ok
-		case ok: // else it keeps its figure
-			g.Storage, g.HasStorage = bytes, ok
-			fallthrough
-		default:
+		case ok:
+			g.Storage = usage.KnownLevel(bytes)
+		case !g.Final: // else it keeps its figure
+			g.Storage = 0
+		}
+		if g.Final {
 			d.table.Forget(g.Slot)
 			delete(d.pods, g.Slot)
 		}

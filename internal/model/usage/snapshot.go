@@ -60,14 +60,12 @@ type Group struct {
 	Final bool
 	// Exact says of a Final group that its CPU time was read as the group ended, not at the
 	// previous tick.
-	Exact bool
-	// HasStorage says that Storage is known.
-	HasStorage bool
-	Life       workload.Life
-	Workload   workload.Workload
+	Exact    bool
+	Life     workload.Life
+	Workload workload.Workload
 	// Storage is the disk space in bytes that the group itself took when it was measured last. It holds until it is measured
 	// again.
-	Storage int64
+	Storage Level
 	// CPULimit is the largest CPU time that the group may use, in ns per second, and MemoryLimit
 	// the largest number of bytes that may be charged to it; 0 means that the group has no limit of
 	// its own, or that none can be seen.
@@ -86,6 +84,15 @@ type Group struct {
 	Classes *ClassBytes
 	Reading
 }
+
+// A Level is an amount that may be unknown, which is its zero value: it is one more than the amount, which is not negative.
+type Level int64
+
+// KnownLevel returns a known level.
+func KnownLevel(v int64) Level { return Level(v + 1) }
+
+// Get returns the level, and false if it is unknown.
+func (l Level) Get() (v int64, ok bool) { return max(int64(l)-1, 0), l != 0 }
 
 // A Guest is a virtual machine of this machine.
 type Guest struct {
