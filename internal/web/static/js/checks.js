@@ -1,6 +1,6 @@
 // Checks of page Health: what works, what does not, and what to do about it.
 import { grouped, text, few, ago } from "./fmt.js";
-import { isHeartbeat, byRule } from "./firing.js";
+import { isHeartbeat, byRule, deliveryOf } from "./firing.js";
 import { isNew } from "./starting.js";
 import { href } from "./route.js";
 
@@ -57,13 +57,25 @@ function ofAlerts(alerts, rules) {
 function ofHeartbeat(rules, alerts, m, now) {
   const list = rules.filter((r) => r.type === "alerting" && isHeartbeat(r)), down = list.filter((r) => r.state !== "firing" && r.state !== "unknown"), at = list.map((r) => r.lastEvaluation).filter(Boolean).sort()[0], waits = list.length > 0 && list.every((r) => r.state === "unknown");
   const sent = m.of("mete_server_alert_requests_total", { result: "taken" }), failed = m.of("mete_server_alert_requests_total", { result: "failed" }), to = sent + failed;
-  const alone = list.length > 0 && !waits && !down.length && sent !== null && to === 0; // no receiver is configured, or the first notification is on its way
-  const unsent = sent === 0, refused = unsent && failed > 0; // it is known to arrive once a notification did
-  return { key: "heartbeat", title: "Alert heartbeat", tag: alone ? "no receiver" : "", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : alone ? (alerts.length > 0 ? "warn" : "") : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
-    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && (alone ? "no notification sent since the server started: without --alertmanager or --alert-webhook it has no receiver" : "no notification sent yet"))].filter(Boolean),
-    problem: alone && alerts.length > 0 ? "Alerts fire, and nobody is notified" : down.length === 0 && refused ? `No notification of alerts was delivered, ${grouped(failed)} failed` : "The heartbeat of alerts is missing: alerting does not work",
-    action: alone && alerts.length > 0 ? "Start the server with --alertmanager or --alert-webhook." : down.length === 0 && refused ? "Check the addresses of the receivers, and the server's log." : "Check the server's log for errors of rules, then restart the server." };
+  const delivery = deliveryOf(sent, failed), silent = delivery === "none"; // no receiver is configured, or the first notification is on its way
+  const is = list.length === 0 ? "absent" : waits ? "waiting" : down.length ? "missing" : delivery === "refused" ? "refused" : !silent ? "alive" : alerts.length > 0 ? "unheard" : "silent";
+  const { state, value, tag, problem, action } = heartbeats[is], notifications = `${grouped(sent)} notifications sent, ${grouped(failed)} failed`;
+  return { key: "heartbeat", title: "Alert heartbeat", tag: tag || "", state, value: value || "alive", link: "/alerts",
+    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? notifications : tag ? "no notification sent since the server started: without --alertmanager or --alert-webhook it has no receiver" : list.length > 0 && "no notification sent yet")].filter(Boolean),
+    problem: is === "refused" ? `No notification of alerts was delivered, ${grouped(failed)} failed` : problem || heartbeats.missing.problem, action: action || heartbeats.missing.action };
 }
+
+// heartbeats is how the heartbeat is judged. Without a value it is alive; without a problem it has that of a missing one, which is
+// shown in bad states only.
+const heartbeats = {
+  absent: { state: "", value: "none" },
+  waiting: { state: "", value: "waiting" },
+  missing: { state: "bad", value: "missing", problem: "The heartbeat of alerts is missing: alerting does not work", action: "Check the server's log for errors of rules, then restart the server." },
+  refused: { state: "bad", action: "Check the addresses of the receivers, and the server's log." },
+  unheard: { state: "warn", tag: "no receiver", problem: "Alerts fire, and nobody is notified", action: "Start the server with --alertmanager or --alert-webhook." },
+  silent: { state: "", tag: "no receiver" },
+  alive: { state: "good" },
+};
 
 function ofIngest(m, recent) {
   const rows = m.of("mete_server_rows_total"), rate = m.rate("mete_server_rows_total"), queue = m.of("mete_server_queue_rows"), clash = ["conflict", "clone"].map((v) => m.of("mete_server_batches_total", { verdict: v }) || 0).reduce((a, b) => a + b, 0);

@@ -7,6 +7,14 @@ import { href } from "./route.js";
 // isHeartbeat reports whether an alert or a rule fires always, to show that alerts arrive.
 export const isHeartbeat = (a) => (a.labels || {}).severity === "none";
 
+// deliveryOf says what became of notifications since the server started: "none" were sent, all were "refused", or some were
+// "taken"; "unknown" where their numbers are not known.
+export function deliveryOf(taken, failed) {
+  if (taken === null) return "unknown";
+  if (taken + failed === 0) return "none";
+  return taken === 0 ? "refused" : "taken";
+}
+
 const severities = ["critical", "warning", "info"];
 const rankOf = (s) => { const i = severities.indexOf(s); return i < 0 ? severities.length : i; };
 

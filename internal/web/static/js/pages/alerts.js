@@ -5,7 +5,7 @@ import { useSpan } from "../span.js";
 import { quote } from "../series.js";
 import { Card, Shown, Empty, Search, Select, Segments, Dialog, useData, useHere, useNarrow } from "../ui.js";
 import { Table } from "../table.js";
-import { byRule, describe, extent, isHeartbeat, prefixes } from "../firing.js";
+import { byRule, deliveryOf, describe, extent, isHeartbeat, prefixes } from "../firing.js";
 import { natural } from "../names.js";
 import { grouped, text, length, when, ago, exactly, few, shellWord } from "../fmt.js";
 import { put, nodeAt, href, here, ranged } from "../route.js";
@@ -81,19 +81,24 @@ function Verdict({ alerts, failing, rules }) {
     ${failing.map((r) => html`<p class="notice bad"><b>${r.name} cannot be evaluated: </b>${r.lastError}</p>`)}`;
 }
 
-// isAlone reports whether no receiver gets alerts: nothing was delivered since the server started, and nothing failed.
-const isAlone = (sent) => Boolean(sent) && sent.taken + sent.failed === 0;
-
 // Deliveries says how many notifications receivers have taken since the server started; nothing where that is not known.
 const Deliveries = ({ sent }) => sent && `${few(sent.taken, "notification")} delivered since the server started, ${grouped(sent.failed)} failed.`;
 
-// Alone says that nobody gets alerts, and what to do.
-const Alone = ({ firing }) => html`<div class=${"notice unsent" + (firing > 0 ? " warn" : "")} role="status"><div><b>${firing > 0 ? `Nobody is notified of ${firing === 1 ? "this alert" : "these alerts"}: this` : "This"} server has sent no notification since it started.</b> <span>If none comes within minutes, it has no receiver: start it with <code>--alertmanager URL</code> or <code>--alert-webhook URL</code>.</span></div></div>`;
+// Unsent says that no notification was sent, and what to do.
+function Unsent({ firing }) {
+  const subject = firing === 0 ? "This" : `Nobody is notified of ${firing === 1 ? "this alert" : "these alerts"}: this`;
+  return html`<div class=${"notice unsent" + (firing > 0 ? " warn" : "")} role="status"><div><b>${subject} server has sent no notification since it started.</b> <span>If none comes within minutes, it has no receiver: start it with <code>--alertmanager URL</code> or <code>--alert-webhook URL</code>.</span></div></div>`;
+}
+
+// heartbeatWords is what the heartbeat says while it fires, by the delivery of notifications.
+const heartbeatWords = { none: "rules are evaluated, no notification sent", refused: "rules are evaluated, but no notification arrives", taken: "alerting works", unknown: "alerting works" };
 
 // Heartbeat shows the rules that fire always, and whether notifications are delivered.
-function Heartbeat({ rules, sent, firing }) {
-  return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class=${isAlone(sent) ? (firing > 0 ? "cross warn" : "waits") : sent && sent.taken === 0 ? "cross bad" : "tick"} aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? (isAlone(sent) ? "rules are evaluated, no notification sent" : sent && sent.taken === 0 ? "rules are evaluated, but no notification arrives" : "alerting works") : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
-    <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken. ${!isAlone(sent) && html`<${Deliveries} sent=${sent} />`}${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
+function Heartbeat({ rules, delivery, sent, firing }) {
+  const sign = { none: firing > 0 ? "cross warn" : "waits", refused: "cross bad", taken: "tick", unknown: "tick" }[delivery];
+  const words = { firing: heartbeatWords[delivery], unknown: "not evaluated yet" };
+  return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class=${sign} aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${words[r.state] || "missing"}</b>
+    <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken. ${delivery !== "none" && html`<${Deliveries} sent=${sent} />`}${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
 }
 
 // episodes finds the times at which a series had values, at steps of so many seconds: [{ from, to,
@@ -210,15 +215,16 @@ export function Alerts() {
   }, [], 15000);
   const q = (query.q || "").toLowerCase(), show = query.show || "";
   return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts, silences, sent }) => {
+    const delivery = sent ? deliveryOf(sent.taken, sent.failed) : "unknown";
     if (groups.length === 0) return html`<${Card} title="Alerts"><${Empty} title="No alerting rules"><span>This server evaluates no rules. A Prometheus server can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows current problems.</a></${Empty}></${Card}>`;
     const wanted = alerts.filter((a) => !isHeartbeat(a)), of = (k) => [...new Set(wanted.map((a) => a.labels[k]).filter(Boolean))].sort(natural), clusters = of("cluster"), severities = of("severity");
     const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
     const all = groups.flatMap((g) => g.rules), rules = new Map(all.filter((r) => r.type === "alerting").map((r) => [r.name, r])), shown = byRule(passing), filtered = passing.length < wanted.length;
     return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? grouped(passing.length) + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
         <${Verdict} alerts=${wanted} failing=${all.filter((r) => r.health === "err")} rules=${all.filter((r) => r.type === "alerting" && !isHeartbeat(r))} />
-        ${isAlone(sent) && html`<${Alone} firing=${wanted.filter((a) => a.state === "firing").length} />`}
+        ${delivery === "none" && html`<${Unsent} firing=${wanted.filter((a) => a.state === "firing").length} />`}
         ${shown.length === 0 ? filtered && html`<${Filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} rule=${rules.get(g.rule)} />`)}</ul>`}
-        <${Heartbeat} rules=${all.filter((r) => r.type === "alerting" && isHeartbeat(r))} sent=${sent} firing=${wanted.filter((a) => a.state === "firing").length} /></${Card}>
+        <${Heartbeat} rules=${all.filter((r) => r.type === "alerting" && isHeartbeat(r))} delivery=${delivery} sent=${sent} firing=${wanted.filter((a) => a.state === "firing").length} /></${Card}>
       ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} firing=${wanted.filter((a) => a.state === "firing")} /><${Rules} groups=${groups} q=${q} show=${show} />`;
   }}</${Shown}>`;
 }
