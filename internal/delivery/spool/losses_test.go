@@ -875,7 +875,6 @@ func TestFullFaults(t *testing.T) {
 		}
 		s := openSpool(t, cfg)
 		a, v := &agent{}, newServer()
-		full := func() bool { return s.Stats().Bytes > 1<<20-36<<10 }
 		add := func() {
 			t.Helper()
 			a.opening = usage.StartResumed // is not merged
@@ -901,9 +900,10 @@ func TestFullFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for !full() {
+		for s.Stats().Bytes < 1<<20 {
 			add()
 		}
+		most := s.Stats().Bytes + 8<<10 // a window takes more than 8 KiB
 		shut(t, s)
 		kept := files(t, fs)
 		for n := 1; ; n++ {
@@ -912,7 +912,7 @@ func TestFullFaults(t *testing.T) {
 				fill(t, fs, name, b)
 			}
 			faulty := &faultyFS{FS: fs}
-			cfg.FS, cfg.MaxBytes = faulty, 1<<20
+			cfg.FS, cfg.MaxBytes = faulty, most
 			s := openSpool(t, cfg)
 			a, v := *a, v.backup()
 			v.sent = map[string]batch.Hash{}
