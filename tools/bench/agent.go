@@ -43,9 +43,9 @@ type budget struct {
 }
 
 var budgets = []budget{
-	{500, "bpf", 0.3, 20 << 20},
-	{500, "files", 0.8, 20 << 20},
-	{5000, "bpf", 2.0, 60 << 20},
+	{500, "bpf", 0.2, 16 << 20},
+	{500, "files", 0.5, 16 << 20},
+	{5000, "bpf", 1.5, 50 << 20},
 }
 
 func agent(args []string) (over bool, err error) {
