@@ -1,8 +1,11 @@
 package torture
 
 import (
+	"fmt"
 	"slices"
 	"time"
+
+	"mete.dev/mete/internal/model/usage"
 )
 
 // hits returns the number of deaths at each failpoint.
@@ -109,6 +112,31 @@ func (r *rig) scarce() (what []string) {
 	} {
 		if few && (!r.v.again || name == "faults") {
 			what = append(what, name)
+		}
+	}
+	slices.Sort(what)
+	return what
+}
+
+// unbooked returns the records of faults that the ledger still lacks and check demands. On a busy machine an agent may
+// be killed before it has enrolled, or a clock may be set back before a window has shown its offset.
+func (r *rig) unbooked() (what []string) {
+	wanted := map[string]bool{"shift": r.v.clock, "node": r.v.again, "gap WHERE reason = '" + usage.Overlapped.String() + "'": r.v.again}
+	least := map[bool]int{true: 3, false: 2}[r.v.clock]
+	dsn := r.dsn
+	if !r.v.postgres {
+		dsn = "file:" + dsn + "?mode=ro"
+	}
+	db := r.open(dsn)
+	defer func() { _ = db.Close() }() // only read
+	for rows, is := range wanted {
+		if !is {
+			continue
+		}
+		n := 0
+		// A ledger that cannot be read now is being restored.
+		if err := db.QueryRow("SELECT count(*) FROM " + rows).Scan(&n); err != nil || n < least {
+			what = append(what, fmt.Sprintf("%d rows of %s", n, rows))
 		}
 	}
 	slices.Sort(what)

@@ -232,6 +232,9 @@ func (r *rig) run(long time.Duration) {
 	for late := false; ; {
 		if now := time.Now(); now.After(r.end) {
 			lacks := append(r.missed(), r.scarce()...)
+			if len(lacks) == 0 {
+				lacks = r.unbooked()
+			}
 			if len(lacks) == 0 || now.After(r.end.Add(max(long, 4*time.Minute))) {
 				break
 			}
