@@ -36,7 +36,7 @@ func testReserved(t *testing.T, dsn string) {
 		run  func(*reservedCase)
 	}{
 		{"own part", reservedOwnPart}, {"static pod", reservedStatic}, {"settled", reservedSettled}, {"coarse", reservedCoarse}, {"clock behind", reservedBehind}, {"clock back", reservedBack},
-		{"quota", reservedQuota}, {"resizes", reservedResizes}, {"name", reservedName}, {"many pods", reservedMany},
+		{"quota", reservedQuota}, {"resizes", reservedResizes}, {"name", reservedName}, {"many pods", reservedMany}, {"path", reservedPath},
 		{"nodes", reservedNodes}, {"comes again", reservedAgain}, {"without minutes", reservedFloor}, {"gone before", reservedGone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -268,6 +268,21 @@ func reservedName(r *reservedCase) {
 	names, err := r.l.Names(r.Context(), r.id("worker"), []workload.ShortID{short})
 	if err != nil || len(names[short].Name) > 20 {
 		r.Errorf("its name is %q, %v", names[short].Name, err)
+	}
+}
+
+// A container whose name an agent does not believe is listed: its key has a slash like that of a carrier, and it has a path.
+func reservedPath(r *reservedCase) {
+	r.book(0)
+	const path = "/user.slice/docker-0123456789ab.scope"
+	n := batch.Name{ID: workload.NewID(r.id("worker"), workload.Container, path), Kind: workload.Container, Key: r.id("worker") + path, Path: path}
+	short, _ := workload.ShortIDOf(n.ID)
+	e := Entry(r.id("worker"), batch.Stream(fmt.Appendf(nil, "%-16s", r.id("worker"))[:16]), batch.Mark{Next: 1}, short, 1, minuteOf(Day))
+	e.Names = []batch.Name{n}
+	book(r.T, r.l, batch.Accepted, e)
+	list, err := r.l.Workloads(r.Context(), query.Query{From: Day, To: Day.Add(24 * time.Hour), Scope: query.Scope{All: true}})
+	if err != nil || !slices.ContainsFunc(list, func(w query.Workload) bool { return w.Name.Path == path }) {
+		r.Errorf("workloads are %+v, %v", list, err)
 	}
 }
 

@@ -247,7 +247,7 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 	if err := t.QueryRow("SELECT "+nameColumns+" FROM workload WHERE id = $1", id).Scan(old.targets()...); err != nil {
 		return err
 	}
-	p, ok, err := findPlace(t, cluster, node, old.kind, old.key, old.parent)
+	p, ok, err := findPlace(t, cluster, node, &old)
 	if !ok || err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 		return err
 	}
 	isVolume := old.kind == workload.Volume.String()
-	if uid, _, _ := strings.Cut(old.key, "/"); isVolume || isCarrier(old.kind, old.key) { // its rows may be ahead
+	if uid, _, _ := strings.Cut(old.key, "/"); isVolume || old.isCarrier() { // its rows may be ahead
 		put, err := t.Ints("SELECT put_minute * 60000000000 FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid)
 		if err != nil {
 			return err
@@ -282,7 +282,7 @@ func (b *booking) place(node *bookedNode, id int64, now *workloadRow, labels *la
 	if node.jobs || now.kind != workload.Pod.String() && now.kind != workload.Container.String() {
 		return false, nil // any user can send jobs, with any key
 	}
-	p, ok, err := findPlace(b.Tx, node.clusterName, node.id, now.kind, now.key, now.parent)
+	p, ok, err := findPlace(b.Tx, node.clusterName, node.id, now)
 	if !ok || err != nil {
 		return false, err
 	}
@@ -309,7 +309,7 @@ func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (
 }
 
 // findPlace returns the place of a workload of a node.
-func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (p place, ok bool, err error) {
+func findPlace(t *db.Tx, cluster string, node int64, w *workloadRow) (p place, ok bool, err error) {
 	var labels, runUID, runName string
 	scan := func(row db.Row) {
 		if err = row.Scan(&p.namespace, &p.pod, &p.job, &labels, &runUID, &runName, &p.container); errors.Is(err, sql.ErrNoRows) {
@@ -319,20 +319,23 @@ func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (
 		}
 	}
 	const columns = "SELECT p.namespace, p.name, p.job, p.labels, p.run_uid, p.run_name, "
-	uid, reserves, isCarrier := strings.Cut(key, "/") // see carrierKey
-	switch kind {
+	uid, reserves := w.key, ""
+	if w.isCarrier() {
+		uid, reserves, _ = strings.Cut(w.key, "/") // see carrierKey
+	}
+	switch w.kind {
 	case workload.Volume.String():
-		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 1", cluster, key))
+		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 1", cluster, w.key))
 	case workload.Pod.String():
 		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 0", cluster, uid))
 	case workload.Container.String():
-		if isCarrier {
+		if w.isCarrier() {
 			scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 0", cluster, uid))
 			p.container = reserves
 			break
 		}
-		scan(t.QueryRow(columns+"c.name FROM pod_container c JOIN pod p ON p.id = c.pod WHERE c.cluster = $1 AND c.container = $2", cluster, key))
-		short, isID := workload.ShortIDOf(workload.ID(parent))
+		scan(t.QueryRow(columns+"c.name FROM pod_container c JOIN pod p ON p.id = c.pod WHERE c.cluster = $1 AND c.container = $2", cluster, w.key))
+		short, isID := workload.ShortIDOf(workload.ID(w.parent))
 		if ok || err != nil || !isID {
 			break
 		}
@@ -341,7 +344,7 @@ func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (
 	if !ok || err != nil {
 		return p, false, err
 	}
-	p.isCarrier = isCarrier
+	p.isCarrier = w.isCarrier()
 	if p.run = (schema.RunRow{Exit: -1}); runUID != "" {
 		if p.run, err = runOf(t, cluster, p.namespace, runUID, runName); err != nil {
 			return p, false, err

@@ -251,11 +251,12 @@ func (p *reservedPutter) newCarrier(r *reservedPod, container string) (w db.Work
 	return p.KnownWorkload(n.id, of)
 }
 
-// carrierKey is the key of the workload of what a container of a pod reserves, and isCarrier recognizes it.
+// carrierKey is the key of the workload of what a container of a pod reserves, and isCarrier recognizes it as
+// schema.IsCarrier does.
 func carrierKey(uid, container string) string { return uid + "/" + container }
 
-func isCarrier(kind, key string) bool {
-	return (kind == workload.Pod.String() || kind == workload.Container.String()) && strings.Contains(key, "/")
+func (w *workloadRow) isCarrier() bool {
+	return (w.kind == workload.Pod.String() || w.kind == workload.Container.String()) && w.path == "" && strings.Contains(w.key, "/")
 }
 
 // A carrierQuota limits the new carriers of each node in a UTC day, since this program started: a user that may create
