@@ -68,7 +68,7 @@ type reservedRound struct {
 	day     int64     // the first minute
 	now     time.Time // advances
 	seen    time.Time // when the pods were last watched
-	steady  bool      // rows are put in each hour, so none holds a whole one
+	steady  bool      // pods are watched and rows are put in each hour, so that none is of hours ago and holds a whole one
 	pods    []*reservedPod
 }
 
@@ -99,7 +99,7 @@ func (r *reservedRound) step() {
 	if limit := time.Unix(60*(r.day+10*dayMinutes), 0); r.now.After(limit) {
 		r.now = limit
 	}
-	if rapid.Bool().Draw(r.T, "watched") {
+	if rapid.Bool().Draw(r.T, "watched") || r.steady && r.now.Sub(r.seen) > time.Hour {
 		r.seen = r.now
 	}
 	var p *reservedPod
@@ -116,7 +116,7 @@ func (r *reservedRound) step() {
 	case what == "new" && len(r.pods) < 4:
 		name := fmt.Sprint("web-", len(r.pods))
 		p = &reservedPod{Pod: pod.Pod{UID: fmt.Sprintf("00000000-0000-0000-%04d-%012d", len(r.pods), r.day), Namespace: "shop", Name: name, Job: "shop/deployment/web", Node: "worker",
-			Scheduled: r.now.Add(-time.Duration(rapid.IntRange(0, 5000).Draw(r.T, "scheduled")) * time.Second)}}
+			Scheduled: r.now.Add(-time.Duration(rapid.IntRange(0, map[bool]int{true: 3600, false: 5000}[r.steady]).Draw(r.T, "scheduled")) * time.Second)}}
 		p.Reserved = []pod.Reservation{{Container: "app", Levels: r.levels()}, {Container: "proxy", Levels: r.levels()}}
 		if rapid.Bool().Draw(r.T, "overhead") {
 			p.Reserved = append(p.Reserved, pod.Reservation{Levels: r.levels()})
