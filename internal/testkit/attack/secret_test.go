@@ -1,6 +1,7 @@
 package attack_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,7 +17,7 @@ import (
 
 // TestSecrets lets a server talk to systems outside, whose addresses and headers hold secrets, and
 // which answer with errors, with a redirect to another server, or not at all: no secret is in its
-// output, its metrics or its API, and the other server gets no request.
+// output, its metrics, its API or its ledger, and the other server gets no request.
 func TestSecrets(t *testing.T) {
 	attackStage(t)
 	var mu sync.Mutex
@@ -79,7 +80,7 @@ func TestSecrets(t *testing.T) {
 	})
 	secrets := append(s.secrets, "PATHSECRET", "QUERYSECRET", "HEADERSECRET", "PASSWORDSECRET")
 	s.CheckSecrets(t, secrets...)
-	for _, path := range []string{"/metrics", "/v1/health", "/v1/sources", "/v1/alerts", "/api/v1/rules", "/api/v1/alertmanagers", "/api/v1/status/config", "/api/v1/status/flags", "/v1/audit",
+	for _, path := range []string{"/metrics", "/v1/health", "/v1/sources", "/v1/alerts", "/api/v1/rules", "/api/v1/alertmanagers", "/api/v1/status/config", "/api/v1/status/flags",
 		"/api/v1/query?query=%7B__name__!=%22%22%7D", "/api/v1/series?match[]=%7B__name__!=%22%22%7D", "/v1/gaps", "/v1/uptime"} {
 		answer := s.Do(t, "GET", path, nil, attack.Bearer(s.admin)...)
 		if answer.Status != 200 {
@@ -88,6 +89,17 @@ func TestSecrets(t *testing.T) {
 		for _, secret := range secrets {
 			if strings.Contains(answer.Body, secret) {
 				t.Errorf("%s has the secret %s: %.300s", path, secret, answer.Body)
+			}
+		}
+	}
+	for _, name := range []string{"ledger.db", "ledger.db-wal"} { // with the audit log
+		b, err := os.ReadFile(filepath.Join(s.State, name))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, secret := range secrets {
+			if bytes.Contains(b, []byte(secret)) {
+				t.Errorf("%s has the secret %s", name, secret)
 			}
 		}
 	}
