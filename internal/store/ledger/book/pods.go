@@ -256,7 +256,7 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 		return err
 	}
 	isVolume := old.kind == workload.Volume.String()
-	if uid, _, _ := strings.Cut(old.key, "/"); isVolume || old.isCarrier() { // its rows may be ahead
+	if uid, _, isCarrier := old.carrierOf(); isVolume || isCarrier { // its rows may be ahead
 		put, err := t.Ints("SELECT put_minute * 60000000000 FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid)
 		if err != nil {
 			return err
@@ -319,19 +319,16 @@ func findPlace(t *db.Tx, cluster string, node int64, w *workloadRow) (p place, o
 		}
 	}
 	const columns = "SELECT p.namespace, p.name, p.job, p.labels, p.run_uid, p.run_name, "
-	uid, reserves := w.key, ""
-	if w.isCarrier() {
-		uid, reserves, _ = strings.Cut(w.key, "/") // see carrierKey
-	}
+	uid, container, isCarrier := w.carrierOf()
 	switch w.kind {
 	case workload.Volume.String():
 		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 1", cluster, w.key))
 	case workload.Pod.String():
 		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 0", cluster, uid))
 	case workload.Container.String():
-		if w.isCarrier() {
+		if isCarrier {
 			scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 0", cluster, uid))
-			p.container = reserves
+			p.container = container
 			break
 		}
 		scan(t.QueryRow(columns+"c.name FROM pod_container c JOIN pod p ON p.id = c.pod WHERE c.cluster = $1 AND c.container = $2", cluster, w.key))
@@ -344,7 +341,7 @@ func findPlace(t *db.Tx, cluster string, node int64, w *workloadRow) (p place, o
 	if !ok || err != nil {
 		return p, false, err
 	}
-	p.isCarrier = w.isCarrier()
+	p.isCarrier = isCarrier
 	if p.run = (schema.RunRow{Exit: -1}); runUID != "" {
 		if p.run, err = runOf(t, cluster, p.namespace, runUID, runName); err != nil {
 			return p, false, err

@@ -251,12 +251,16 @@ func (p *reservedPutter) newCarrier(r *reservedPod, container string) (w db.Work
 	return p.KnownWorkload(n.id, of)
 }
 
-// carrierKey is the key of the workload of what a container of a pod reserves, and isCarrier recognizes it as
-// schema.IsCarrier does.
+// carrierKey is the key of the workload of what a container of a pod reserves.
 func carrierKey(uid, container string) string { return uid + "/" + container }
 
-func (w *workloadRow) isCarrier() bool {
-	return (w.kind == workload.Pod.String() || w.kind == workload.Container.String()) && w.path == "" && strings.Contains(w.key, "/")
+// carrierOf returns whose reservation a carrier holds, by schema.IsCarrier: the UID of the pod, and the name of the
+// container or "". Of another workload uid is its key.
+func (w *workloadRow) carrierOf() (uid, container string, ok bool) {
+	if w.kind != workload.Pod.String() && w.kind != workload.Container.String() || w.path != "" {
+		return w.key, "", false
+	}
+	return strings.Cut(w.key, "/")
 }
 
 // A carrierQuota limits the new carriers of each node in a UTC day, since this program started: a user that may create
