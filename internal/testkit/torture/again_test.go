@@ -117,11 +117,11 @@ func (c *checker) once() {
 		c.t.Errorf("%d ns of CPU time in %d ns of booked time", whole, booked)
 	}
 	nodes, names := c.count("node"), c.sum1("SELECT count(DISTINCT name) FROM node")
-	if nodes < 2 || c.v.drill && nodes < 3 || names != int64(nodes) {
+	if nodes < leastNodes || c.v.drill && nodes < 3 || names != int64(nodes) {
 		c.t.Errorf("%d nodes with %d names, want one for each agent, each with its own", nodes, names)
 	}
 	gaps := c.overlapped()
-	if len(gaps) < 2 {
+	if len(gaps) < leastOverlapped {
 		c.t.Errorf("%d overlapped gaps, want one for each return of an earlier state", len(gaps))
 	}
 	lacks := int64(0)

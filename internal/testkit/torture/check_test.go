@@ -96,6 +96,14 @@ func (r *rig) open(dsn string) *sql.DB {
 	return db
 }
 
+// readOnly is the data source of the ledger for reading beside the server.
+func (r *rig) readOnly() string {
+	if r.v.postgres {
+		return r.dsn
+	}
+	return "file:" + r.dsn + "?mode=ro"
+}
+
 type checker struct {
 	*rig
 	db      *sql.DB

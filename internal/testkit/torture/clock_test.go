@@ -209,8 +209,8 @@ func (c *checker) shifts() {
 		}
 	}, "SELECT by_ns FROM shift")
 	c.t.Logf("%d changes of the clock, %d corrections", len(c.clock.skews), n)
-	if n < 3 {
-		c.t.Errorf("%d corrections of the clock, want at least 3", n)
+	if n < leastShifts {
+		c.t.Errorf("%d corrections of the clock, want at least %d", n, leastShifts)
 	}
 	for p, line := range map[*child]string{c.agent: "wall clock moved", c.server: "the clock of a node is wrong"} {
 		b, err := os.ReadFile(p.log.Name())

@@ -187,8 +187,6 @@ func (d *drill) recover(after string) {
 	d.t.Logf("%v: %s", time.Since(d.began).Round(100*time.Millisecond), after)
 }
 
-func (d *drill) readOnly() string { return "file:" + d.dsn + "?mode=ro" }
-
 // job runs n jobs in sequence, each in its own group. recover waits until the agent has stored
 // a window that ends after them.
 func (d *drill) job(n int) {

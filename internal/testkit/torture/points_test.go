@@ -118,21 +118,22 @@ func (r *rig) scarce() (what []string) {
 	return what
 }
 
+// Records that check demands of a ledger: corrections of a clock, nodes and overlapped gaps.
+const leastShifts, leastNodes, leastOverlapped = 3, 2, 2
+
 // unbooked returns the records of faults that the ledger still lacks and check demands. On a busy machine an agent may
 // be killed before it has enrolled, or a clock may be set back before a window has shown its offset.
 func (r *rig) unbooked() (what []string) {
-	wanted := map[string]bool{"shift": r.v.clock, "node": r.v.again, "gap WHERE reason = '" + usage.Overlapped.String() + "'": r.v.again}
-	least := map[bool]int{true: 3, false: 2}[r.v.clock]
-	dsn := r.dsn
-	if !r.v.postgres {
-		dsn = "file:" + dsn + "?mode=ro"
+	wanted := map[string]int{} // the least number of rows
+	if r.v.clock {
+		wanted["shift"] = leastShifts
 	}
-	db := r.open(dsn)
+	if r.v.again {
+		wanted["node"], wanted["gap WHERE reason = '"+usage.Overlapped.String()+"'"] = leastNodes, leastOverlapped
+	}
+	db := r.open(r.readOnly())
 	defer func() { _ = db.Close() }() // only read
-	for rows, is := range wanted {
-		if !is {
-			continue
-		}
+	for rows, least := range wanted {
 		n := 0
 		// A ledger that cannot be read now is being restored.
 		if err := db.QueryRow("SELECT count(*) FROM " + rows).Scan(&n); err != nil || n < least {

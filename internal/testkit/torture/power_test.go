@@ -295,7 +295,7 @@ func (r *rig) listen() {
 	if r.heard.life == r.server.lives {
 		maps.Copy(r.told, r.heard.marks)
 	}
-	now, err := marks("file:" + r.dsn + "?mode=ro")
+	now, err := marks(r.readOnly())
 	if err != nil {
 		return // not created yet, or locked
 	}
