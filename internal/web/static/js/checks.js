@@ -72,7 +72,7 @@ const heartbeats = {
   waiting: { state: "", value: "waiting" },
   missing: { state: "bad", value: "missing", problem: "The heartbeat of alerts is missing: alerting does not work", action: "Check the server's log for errors of rules, then restart the server." },
   refused: { state: "bad", action: "Check the addresses of the receivers, and the server's log." },
-  unheard: { state: "warn", tag: "no receiver", problem: "Alerts fire, and nobody is notified", action: "Start the server with --alertmanager or --alert-webhook." },
+  unheard: { state: "warn", tag: "no receiver", problem: "Alerts fire, but no receiver is configured", action: "Start the server with --alertmanager or --alert-webhook." },
   silent: { state: "", tag: "no receiver" },
   alive: { state: "good" },
 };

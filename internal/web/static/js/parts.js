@@ -35,7 +35,7 @@ export function stopped(nodes, now = Date.now() / 1000) { const at = latest(node
 const check = (n) => (n === 1 ? "Check that mete-agent runs there, and the network between it and this server." : "Check the network between the nodes and this server, and that mete-agent runs there.");
 
 // Stopped is a message above figures that end early, as no node sends data any more. While the server is
-// down, nobody knows.
+// down, that is not known.
 export function Stopped({ nodes, span }) {
   const at = isNow(span) && !isDown() ? stopped(nodes) : 0;
   if (!at) return null;

@@ -86,8 +86,8 @@ const Deliveries = ({ sent }) => sent && `${few(sent.taken, "notification")} del
 
 // Unsent says that no notification was sent, and what to do.
 function Unsent({ firing }) {
-  const subject = firing === 0 ? "This" : `Nobody is notified of ${firing === 1 ? "this alert" : "these alerts"}: this`;
-  return html`<div class=${"notice unsent" + (firing > 0 ? " warn" : "")} role="status"><div><b>${subject} server has sent no notification since it started.</b> <span>If none comes within minutes, it has no receiver: start it with <code>--alertmanager URL</code> or <code>--alert-webhook URL</code>.</span></div></div>`;
+  const although = firing === 0 ? "" : firing === 1 ? ", although an alert fires" : `, although ${grouped(firing)} alerts fire`;
+  return html`<div class=${"notice unsent" + (firing > 0 ? " warn" : "")} role="status"><div><b>This server has sent no notification since it started${although}.</b> <span>If none comes within minutes, it has no receiver: start it with <code>--alertmanager URL</code> or <code>--alert-webhook URL</code>.</span></div></div>`;
 }
 
 // heartbeatWords is what the heartbeat says while it fires, by the delivery of notifications.
