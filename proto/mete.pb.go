@@ -191,7 +191,7 @@ const (
 	Resource_RESOURCE_NETWORK_TX_PEERING    Resource = 54 // bytes: bytes sent to peered networks
 	Resource_RESOURCE_NETWORK_RX_INTERNET   Resource = 55 // bytes: bytes received from the internet
 	Resource_RESOURCE_NETWORK_TX_INTERNET   Resource = 56 // bytes: bytes sent to the internet
-	Resource_RESOURCE_STORAGE               Resource = 57 // byte_s: local disk space used over time: of containers the writable layer and logs, of pods the emptyDir volumes
+	Resource_RESOURCE_STORAGE               Resource = 57 // byte_s: disk space used over time: of containers the writable layer and logs, of pods the emptyDir volumes, of persistent volumes their file systems
 )
 
 // Enum value maps for Resource.
@@ -356,12 +356,13 @@ type Batch struct {
 	Gaps     []*Gap                 `protobuf:"bytes,6,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	// The workloads of the rows: the first 8 bytes of each ID, big endian, in
 	// ascending order.
-	Workloads     []uint64   `protobuf:"fixed64,7,rep,packed,name=workloads,proto3" json:"workloads,omitempty"`
-	Windows       []*Window  `protobuf:"bytes,8,rep,name=windows,proto3" json:"windows,omitempty"`  // in order of time
-	Rows          *Table     `protobuf:"bytes,9,opt,name=rows,proto3" json:"rows,omitempty"`        // of all windows, one window after the other
-	Machine       *Table     `protobuf:"bytes,10,opt,name=machine,proto3" json:"machine,omitempty"` // one row for each window: what the machine did as a whole
-	Balances      *Balances  `protobuf:"bytes,11,opt,name=balances,proto3" json:"balances,omitempty"`
-	Handovers     *Handovers `protobuf:"bytes,12,opt,name=handovers,proto3" json:"handovers,omitempty"` // of all windows, one window after the other
+	Workloads     []uint64     `protobuf:"fixed64,7,rep,packed,name=workloads,proto3" json:"workloads,omitempty"`
+	Windows       []*Window    `protobuf:"bytes,8,rep,name=windows,proto3" json:"windows,omitempty"`  // in order of time
+	Rows          *Table       `protobuf:"bytes,9,opt,name=rows,proto3" json:"rows,omitempty"`        // of all windows, one window after the other
+	Machine       *Table       `protobuf:"bytes,10,opt,name=machine,proto3" json:"machine,omitempty"` // one row for each window: what the machine did as a whole
+	Balances      *Balances    `protobuf:"bytes,11,opt,name=balances,proto3" json:"balances,omitempty"`
+	Handovers     *Handovers   `protobuf:"bytes,12,opt,name=handovers,proto3" json:"handovers,omitempty"` // of all windows, one window after the other
+	Volumes       []*VolumeUse `protobuf:"bytes,13,rep,name=volumes,proto3" json:"volumes,omitempty"`     // one window after the other
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -476,6 +477,13 @@ func (x *Batch) GetBalances() *Balances {
 func (x *Batch) GetHandovers() *Handovers {
 	if x != nil {
 		return x.Handovers
+	}
+	return nil
+}
+
+func (x *Batch) GetVolumes() []*VolumeUse {
+	if x != nil {
+		return x.Volumes
 	}
 	return nil
 }
@@ -1284,6 +1292,75 @@ func (x *Handovers) GetIdle() []int64 {
 	return nil
 }
 
+// A VolumeUse is how much of a persistent volume of Kubernetes is used, measured in a window where a pod mounts it.
+type VolumeUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Window        uint32                 `protobuf:"varint,1,opt,name=window,proto3" json:"window,omitempty"` // its place in Batch.windows
+	Pod           string                 `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`        // UID
+	Volume        string                 `protobuf:"bytes,3,opt,name=volume,proto3" json:"volume,omitempty"`  // name of the PersistentVolume
+	Used          uint64                 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`     // bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeUse) Reset() {
+	*x = VolumeUse{}
+	mi := &file_mete_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeUse) ProtoMessage() {}
+
+func (x *VolumeUse) ProtoReflect() protoreflect.Message {
+	mi := &file_mete_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
+func (*VolumeUse) Descriptor() ([]byte, []int) {
+	return file_mete_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *VolumeUse) GetWindow() uint32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
+func (x *VolumeUse) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *VolumeUse) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *VolumeUse) GetUsed() uint64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
 // A Guest is a virtual machine.
 type Guest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1296,7 +1373,7 @@ type Guest struct {
 
 func (x *Guest) Reset() {
 	*x = Guest{}
-	mi := &file_mete_proto_msgTypes[9]
+	mi := &file_mete_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1385,7 @@ func (x *Guest) String() string {
 func (*Guest) ProtoMessage() {}
 
 func (x *Guest) ProtoReflect() protoreflect.Message {
-	mi := &file_mete_proto_msgTypes[9]
+	mi := &file_mete_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1398,7 @@ func (x *Guest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guest.ProtoReflect.Descriptor instead.
 func (*Guest) Descriptor() ([]byte, []int) {
-	return file_mete_proto_rawDescGZIP(), []int{9}
+	return file_mete_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Guest) GetUuid() []byte {
@@ -1350,7 +1427,7 @@ var File_mete_proto protoreflect.FileDescriptor
 const file_mete_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"mete.proto\x12\amete.v1\"\xac\x03\n" +
+	"mete.proto\x12\amete.v1\"\xda\x03\n" +
 	"\x05Batch\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\fR\x06stream\x12\x16\n" +
@@ -1364,7 +1441,8 @@ const file_mete_proto_rawDesc = "" +
 	"\amachine\x18\n" +
 	" \x01(\v2\x0e.mete.v1.TableR\amachine\x12-\n" +
 	"\bbalances\x18\v \x01(\v2\x11.mete.v1.BalancesR\bbalances\x120\n" +
-	"\thandovers\x18\f \x01(\v2\x12.mete.v1.HandoversR\thandovers\"\xfc\x02\n" +
+	"\thandovers\x18\f \x01(\v2\x12.mete.v1.HandoversR\thandovers\x12,\n" +
+	"\avolumes\x18\r \x03(\v2\x12.mete.v1.VolumeUseR\avolumes\"\xfc\x02\n" +
 	"\x04Name\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -1444,7 +1522,12 @@ const file_mete_proto_rawDesc = "" +
 	"\x01n\x18\t \x03(\x12R\x01n\x12\x16\n" +
 	"\x06active\x18\n" +
 	" \x03(\x12R\x06active\x12\x12\n" +
-	"\x04idle\x18\v \x03(\x12R\x04idle\"K\n" +
+	"\x04idle\x18\v \x03(\x12R\x04idle\"a\n" +
+	"\tVolumeUse\x12\x16\n" +
+	"\x06window\x18\x01 \x01(\rR\x06window\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x16\n" +
+	"\x06volume\x18\x03 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x04R\x04used\"K\n" +
 	"\x05Guest\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\fR\bworkload\x12\x12\n" +
@@ -1532,7 +1615,7 @@ func file_mete_proto_rawDescGZIP() []byte {
 }
 
 var file_mete_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_mete_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_mete_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_mete_proto_goTypes = []any{
 	(Opening)(0),      // 0: mete.v1.Opening
 	(Opened)(0),       // 1: mete.v1.Opened
@@ -1546,8 +1629,9 @@ var file_mete_proto_goTypes = []any{
 	(*Column)(nil),    // 9: mete.v1.Column
 	(*Balances)(nil),  // 10: mete.v1.Balances
 	(*Handovers)(nil), // 11: mete.v1.Handovers
-	(*Guest)(nil),     // 12: mete.v1.Guest
-	nil,               // 13: mete.v1.Name.LabelsEntry
+	(*VolumeUse)(nil), // 12: mete.v1.VolumeUse
+	(*Guest)(nil),     // 13: mete.v1.Guest
+	nil,               // 14: mete.v1.Name.LabelsEntry
 }
 var file_mete_proto_depIdxs = []int32{
 	4,  // 0: mete.v1.Batch.names:type_name -> mete.v1.Name
@@ -1557,19 +1641,20 @@ var file_mete_proto_depIdxs = []int32{
 	7,  // 4: mete.v1.Batch.machine:type_name -> mete.v1.Table
 	10, // 5: mete.v1.Batch.balances:type_name -> mete.v1.Balances
 	11, // 6: mete.v1.Batch.handovers:type_name -> mete.v1.Handovers
-	13, // 7: mete.v1.Name.labels:type_name -> mete.v1.Name.LabelsEntry
-	0,  // 8: mete.v1.Window.opening:type_name -> mete.v1.Opening
-	8,  // 9: mete.v1.Table.shapes:type_name -> mete.v1.Shape
-	9,  // 10: mete.v1.Table.amounts:type_name -> mete.v1.Column
-	2,  // 11: mete.v1.Column.resource:type_name -> mete.v1.Resource
-	2,  // 12: mete.v1.Balances.resources:type_name -> mete.v1.Resource
-	12, // 13: mete.v1.Handovers.guests:type_name -> mete.v1.Guest
-	1,  // 14: mete.v1.Handovers.opened:type_name -> mete.v1.Opened
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	12, // 7: mete.v1.Batch.volumes:type_name -> mete.v1.VolumeUse
+	14, // 8: mete.v1.Name.labels:type_name -> mete.v1.Name.LabelsEntry
+	0,  // 9: mete.v1.Window.opening:type_name -> mete.v1.Opening
+	8,  // 10: mete.v1.Table.shapes:type_name -> mete.v1.Shape
+	9,  // 11: mete.v1.Table.amounts:type_name -> mete.v1.Column
+	2,  // 12: mete.v1.Column.resource:type_name -> mete.v1.Resource
+	2,  // 13: mete.v1.Balances.resources:type_name -> mete.v1.Resource
+	13, // 14: mete.v1.Handovers.guests:type_name -> mete.v1.Guest
+	1,  // 15: mete.v1.Handovers.opened:type_name -> mete.v1.Opened
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_mete_proto_init() }
@@ -1585,7 +1670,7 @@ func file_mete_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mete_proto_rawDesc), len(file_mete_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

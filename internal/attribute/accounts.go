@@ -76,7 +76,8 @@ type Accounts struct {
 	lastTotal   usage.Reading // of the machine at the previous tick
 	energy      energyState
 
-	meterFailures []meterFailure // of energy meters, in the open window
+	meterFailures []meterFailure    // of energy meters, in the open window
+	volumes       []usage.VolumeUse // measured in the open window
 }
 
 // An account is what was booked to one life of a workload. There is one for each group, so its size
@@ -201,6 +202,7 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	acc.stolen, acc.lastTotal = s.Node.Steal-acc.lastNode.Steal, acc.lastNode.Total
 	acc.at, acc.mono, acc.offset, acc.lastNode = s.At, s.Mono, s.Offset, s.Node
 	acc.window.Add(&acc.tick)
+	acc.volumes = usage.MergeVolumes(acc.volumes, s.Volumes)
 	return acc.tick
 }
 

@@ -203,7 +203,7 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 	rows, handovers := w.Rows[:0], w.Handovers[:0]
 	acc.addMeterGaps()
 	*w = usage.Window{Boot: acc.boot, Start: acc.start, End: acc.at, Offset: acc.offset, StartReason: acc.windowStart, Gaps: acc.gaps,
-		CPUs: acc.lastNode.CPUs, Total: acc.machine, Balance: acc.window}
+		CPUs: acc.lastNode.CPUs, Total: acc.machine, Balance: acc.window, Volumes: acc.volumes}
 	var sum usage.Shares
 	emit := func(a *account) {
 		rows = append(rows, usage.Row{Workload: a.identify(), ShortID: a.short, Usage: a.use(), Ended: a.final})
@@ -247,6 +247,7 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 	w.Rows, w.Handovers = rows, acc.appendHandovers(handovers)
 	acc.window, acc.start = usage.Balance{}, acc.at
 	acc.machine, acc.windowStart, acc.gaps = usage.Usage{}, usage.StartContinued, nil
+	acc.volumes = nil
 }
 
 // identify returns the identity that rows refer to. It makes a new one if the workload, its life or

@@ -23,7 +23,8 @@ type scenario struct {
 	slots map[string]usage.Slot
 	step  int64 // by how much the wall clock was set, ns
 
-	before []power.Reading // of the next tick
+	before  []power.Reading   // of the next tick
+	volumes []usage.VolumeUse // the same
 }
 
 func newScenario(t *testing.T) *scenario {
@@ -45,7 +46,7 @@ const second = int64(time.Second)
 // tick shows the machine at a time, with the root's CPU counter.
 func (s *scenario) tick(at, cpu int64, props ...namedGroup) usage.Balance {
 	s.t.Helper()
-	snap := &usage.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step, Before: s.before}
+	snap := &usage.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step, Before: s.before, Volumes: s.volumes}
 	snap.Node = usage.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
 	root := namedGroup{name: "", life: 1, cpu: cpu}
 	for i, p := range append([]namedGroup{root}, props...) {

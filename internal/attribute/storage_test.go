@@ -1,6 +1,7 @@
 package attribute_test
 
 import (
+	"slices"
 	"testing"
 
 	"mete.dev/mete/internal/model/usage"
@@ -111,5 +112,27 @@ func TestEndsKeepStorage(t *testing.T) {
 			s.want("job", usage.Storage, 2*bytes, usage.Measured)
 			s.acc = killed
 		}
+	}
+}
+
+// TestVolumes checks that the latest figures of volumes are in the window in which they were measured, and in no other.
+func TestVolumes(t *testing.T) {
+	s := newScenario(t)
+	s.tick(0, 1000)
+	s.close()
+	s.volumes = []usage.VolumeUse{{Pod: "a", Volume: "x", Used: 1}, {Pod: "a", Volume: "y", Used: 2}}
+	s.tick(second, 1000)
+	s.volumes = []usage.VolumeUse{{Pod: "a", Volume: "y", Used: 3}}
+	s.tick(2*second, 1000)
+	s.volumes = nil
+	s.tick(3*second, 1000)
+	s.close()
+	if want := []usage.VolumeUse{{Pod: "a", Volume: "x", Used: 1}, {Pod: "a", Volume: "y", Used: 3}}; !slices.Equal(s.w.Volumes, want) {
+		t.Errorf("%v, want %v", s.w.Volumes, want)
+	}
+	s.tick(4*second, 1000)
+	s.close()
+	if len(s.w.Volumes) > 0 {
+		t.Errorf("%v in the next window", s.w.Volumes)
 	}
 }

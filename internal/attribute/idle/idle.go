@@ -31,12 +31,12 @@ type Claim struct {
 }
 
 // Claims reports whether a workload of a kind, with these resources, claims idle energy. Idle and
-// system do not: they belong to the machine. Virtual machines do not, nor other workloads that have
+// system do not: they belong to the machine. Volumes do not, as they belong to none. Virtual machines do not, nor other workloads that have
 // idle energy of their own: they got their part when they were booked. Nor does what is reserved, which is booked
 // beside what is used.
 func Claims(kind string, present usage.Set) bool {
 	switch kind {
-	case Kind, system, guest:
+	case Kind, system, guest, volume:
 		return false
 	}
 	return !present.Has(usage.EnergyIdle) && (present&usage.Specified == 0 || present&usage.Metered != 0)
@@ -45,7 +45,7 @@ func Claims(kind string, present usage.Set) bool {
 // Kind is the kind of the row that holds the idle energy of a machine.
 var Kind = workload.Idle.String()
 
-var system, guest = workload.System.String(), workload.VM.String()
+var system, guest, volume = workload.System.String(), workload.VM.String(), workload.Volume.String()
 
 // A Divider divides the idle energy of one machine after another.
 type Divider struct {

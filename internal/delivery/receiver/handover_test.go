@@ -1,6 +1,7 @@
 package receiver_test
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// TestHandovers checks that the handovers of a window are booked with the window's
+// TestHandovers checks that the handovers of a window, and the figures of volumes, are booked with the window's
 // time, after the correction of the sender's clock.
 func TestHandovers(t *testing.T) { synctest.Test(t, testHandovers) }
 
@@ -25,9 +26,19 @@ func testHandovers(t *testing.T) {
 		{Guest: "00112233-4455-6677-8899-aabbccddeeff", Workload: workload.NewID("n1", workload.VM, "k"), Shares: []power.Share{share}, Booked: 8},
 		{Guest: "00112233-4455-6677-8899-aabbccddee00", Shares: []power.Share{share}, Booked: 8},
 	}
+	w.Volumes = []usage.VolumeUse{{Pod: "a", Volume: "pv-1", Used: 7}, {Pod: "b", Volume: "pv-2"}}
+	quiet.Volumes = w.Volumes[1:]
 	quiet.Offset += int64(time.Hour)
 	w.Offset += int64(time.Hour) // its wall clock is wrong
 	offer(t, in, "n1", m.clock(), m.batch(t, quiet, w), batch.Accepted)
+	var at []time.Duration
+	volumes := l.taken()[0].Volumes
+	for _, v := range volumes {
+		at = append(at, v.At.Sub(m.began))
+	}
+	if !slices.Equal(at, []time.Duration{10 * time.Second, 20 * time.Second, 20 * time.Second}) || volumes[0].VolumeUse != w.Volumes[1] || volumes[1].VolumeUse != w.Volumes[0] {
+		t.Errorf("volumes %+v at %v", volumes, at)
+	}
 	hs := l.taken()[0].Handovers
 	if len(hs) != 2 || hs[0].Workload == "" || hs[1].Workload != "" || hs[1].Shares[0] != share {
 		t.Fatalf("handovers %+v", hs)

@@ -263,11 +263,14 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 			s.entry.Handovers = append(s.entry.Handovers, batch.TimedHandover{
 				From: walltime.Start(&b.Windows[i], by[i]), To: walltime.End(&b.Windows[i], by[i]), Handover: h})
 		}
+		for _, v := range b.Windows[i].Volumes {
+			s.entry.Volumes = append(s.entry.Volumes, batch.TimedVolume{At: walltime.End(&b.Windows[i], by[i]), VolumeUse: v})
+		}
 		if end := walltime.End(&b.Windows[i], by[i]); end.After(s.entry.Through) {
 			s.entry.Through, last = end, i
 		}
 	}
-	if s.rows += int64(len(s.entry.Handovers)); s.rows <= lightRows {
+	if s.rows += int64(len(s.entry.Handovers) + len(s.entry.Volumes)); s.rows <= lightRows {
 		s.queue = rc.light
 	}
 	if now.Sub(s.entry.Through) <= rc.cfg.SnapshotTTL {

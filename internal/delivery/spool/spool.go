@@ -367,7 +367,7 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	s.index = append(s.index, window{head, p})
 	s.stats.Rows += int64(len(sent.Rows))
 	s.latest.known, s.latest.format = true, wire.FormatOf(&b)
-	sent.Rows, sent.Handovers = nil, nil
+	sent.Rows, sent.Handovers, sent.Volumes = nil, nil, nil
 	b.Names, b.Windows, b.Gaps = slices.Clone(names), []usage.Window{sent}, slices.Clone(gaps)
 	s.latest.batch = b
 	if head.Full {

@@ -49,6 +49,9 @@ func fromMessage(m *proto.Batch, l Limits) (*batch.Batch, error) {
 	if err := handoversFrom(b.Windows, m.Handovers, l); err != nil {
 		return nil, fmt.Errorf("handovers: %w", err)
 	}
+	if err := volumesFrom(b.Windows, m.Volumes, l); err != nil {
+		return nil, fmt.Errorf("volumes: %w", err)
+	}
 	if err := rowsFrom(b, m, l); err != nil {
 		return nil, fmt.Errorf("rows: %w", err)
 	}

@@ -164,6 +164,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{func(m *pb.Batch) { m.Rows.Amounts[0].Values[7] = 1 << 63 }, "rows: amounts of cpu: row 7: -9223372036854775808 is negative"},
 		{func(m *pb.Batch) { m.Rows.Totals = append(m.Rows.Totals, 1) }, "rows: totals: "},
 		{func(m *pb.Batch) { m.Rows.Totals[0] = -1 << 60 }, "rows: totals: one is negative"},
+		{func(m *pb.Batch) { m.Volumes = []*pb.VolumeUse{{Window: 3}} }, "volumes: 0 is of window 3 of 3"},
+		{func(m *pb.Batch) { m.Volumes = []*pb.VolumeUse{{Window: 1}, {Window: 1}, {Window: 0}} }, "volumes: 2 is of window 0, after one of window 1"},
+		{func(m *pb.Batch) { m.Volumes = []*pb.VolumeUse{{Used: 1 << 63}} }, "volumes: 0 has 9223372036854775808 bytes"},
+		{func(m *pb.Batch) { m.Volumes = []*pb.VolumeUse{{Pod: "a\x00"}} }, "volumes: \"a\\x00\"... has a NUL"},
+		{func(m *pb.Batch) { m.Volumes = []*pb.VolumeUse{{Volume: strings.Repeat("x", 5000)}} }, "volumes: \"xxx"},
 		{func(m *pb.Batch) { m.Machine.Workload = []int64{0} }, "machine: it names workloads"},
 		{func(m *pb.Batch) { m.Machine.Shape = nil }, "machine: 0 shapes for 3 rows"},
 	} {

@@ -38,6 +38,7 @@ func batchMessage(b *batch.Batch) (*proto.Batch, error) {
 	if m.Handovers, err = handoversMessage(windows); err != nil {
 		return nil, err
 	}
+	m.Volumes = volumesMessage(windows)
 	lines := linesOf(windows, m.Workloads)
 	m.Rows = tableMessage(lines, len(m.Workloads))
 	m.Rows.Workload = placeSteps(windows, lines)

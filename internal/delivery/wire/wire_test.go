@@ -140,6 +140,12 @@ func drawBatch(t *rapid.T) *batch.Batch {
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawBatch(t)
+		for i := range want.Windows {
+			for range rapid.IntRange(0, 3).Draw(t, "volumes") {
+				text := rapid.StringN(0, 10, 40).Filter(noNUL)
+				want.Windows[i].Volumes = append(want.Windows[i].Volumes, usage.VolumeUse{Pod: text.Draw(t, "pod"), Volume: text.Draw(t, "volume"), Used: amount.Draw(t, "used")})
+			}
+		}
 		sent := encode(t, want)
 		got := decode(t, sent)
 		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
@@ -183,6 +189,12 @@ func TestTextNeverStopsABatch(t *testing.T) {
 		ID: workload.NewID("n", workload.Path, "p"), Path: "/a\xffb\x00c", Name: strings.Repeat("ä", 4000), Labels: labels,
 	}}}))
 	n := &b.Names[0]
+	many := usage.Window{Volumes: make([]usage.VolumeUse, wire.Default().Volumes)}
+	many.Volumes[0].Used, many.Volumes[1].Used = 1, 2
+	v := decode(t, encode(t, &batch.Batch{Windows: []usage.Window{many, {Volumes: []usage.VolumeUse{{Pod: "a\xff", Volume: strings.Repeat("ä", 4000), Used: -1}}}}})).Windows
+	if last := v[1].Volumes; len(v[0].Volumes) != wire.Default().Volumes-1 || v[0].Volumes[0].Used != 2 || len(last) != 1 || last[0] != (usage.VolumeUse{Pod: "a\uFFFD", Volume: strings.Repeat("ä", 2048)}) {
+		t.Errorf("%d volumes, and %+v", len(v[0].Volumes), last)
+	}
 	if n.Path != "/a\uFFFDb\uFFFDc" || n.Name != strings.Repeat("ä", 2048) || len(n.Labels) != 32 {
 		t.Errorf("path %q, name of %d bytes, %d labels", n.Path, len(n.Name), len(n.Labels))
 	}

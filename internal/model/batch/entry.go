@@ -33,6 +33,8 @@ type Entry struct {
 	Shifts  []Shift
 	// Handovers are in the order of their windows.
 	Handovers []TimedHandover
+	// Volumes are in the order of their windows.
+	Volumes []TimedVolume
 	// Unsampled is the time of windows that the time series database did not take; zero
 	// is none. It is kept with the entry, so that the samples are rebuilt.
 	Unsampled Span
@@ -65,6 +67,12 @@ func (s Span) Union(o Span) Span {
 type TimedHandover struct {
 	From, To time.Time
 	usage.Handover
+}
+
+// A TimedVolume is how much of a volume is used, with the wall time at which its window ended.
+type TimedVolume struct {
+	At time.Time
+	usage.VolumeUse
 }
 
 // A Minute is what one workload used in a minute, or in a part of it.

@@ -31,6 +31,7 @@ func (w *Window) Merge(next *Window) {
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
 	w.Handovers = MergeHandovers(w.Handovers, next.Handovers, w.End-w.Start)
+	w.Volumes = MergeVolumes(slices.Clone(w.Volumes), next.Volumes)
 	w.Rows = mergeRows(w.Rows, next.Rows)
 }
 
@@ -155,6 +156,6 @@ func (w *Window) setOffset(offset int64) {
 // workloads.
 func (w *Window) Clone() *Window {
 	c := *w
-	c.Gaps, c.Rows, c.Handovers = slices.Clone(w.Gaps), slices.Clone(w.Rows), cloneHandovers(w.Handovers)
+	c.Gaps, c.Rows, c.Handovers, c.Volumes = slices.Clone(w.Gaps), slices.Clone(w.Rows), cloneHandovers(w.Handovers), slices.Clone(w.Volumes)
 	return &c
 }

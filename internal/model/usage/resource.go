@@ -175,7 +175,7 @@ var details = [Limit]Detail{
 	NetworkRxInternet: {"network_rx_internet", unit.Byte, Counter, 0, false, "bytes received from the internet"},
 	NetworkTxInternet: {"network_tx_internet", unit.Byte, Counter, 0, false, "bytes sent to the internet"},
 
-	Storage: {"storage", unit.ByteSecond, Integral, unit.Byte, false, "local disk space used over time: of containers the writable layer and logs, of pods the emptyDir volumes"},
+	Storage: {"storage", unit.ByteSecond, Integral, unit.Byte, false, "disk space used over time: of containers the writable layer and logs, of pods the emptyDir volumes, of persistent volumes their file systems"},
 }
 
 // Specified are the resources that follow from the specification of a workload and not from its use: a server books them.

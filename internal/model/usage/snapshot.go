@@ -147,6 +147,8 @@ type Snapshot struct {
 	// Before and After are what the energy meters showed just before the first
 	// group was read and just after the last.
 	Before, After []power.Reading
+	// Volumes are the figures of persistent volumes that were measured since the previous snapshot.
+	Volumes []VolumeUse
 }
 
 // Wall returns the snapshot's time in wall time.

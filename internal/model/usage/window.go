@@ -86,6 +86,8 @@ type Window struct {
 	// Handovers hold the energy that this machine gave to its virtual machines, or received from
 	// its host, in the window.
 	Handovers []Handover
+	// Volumes are the figures of persistent volumes that were measured in the window, one for each pod and volume.
+	Volumes []VolumeUse
 }
 
 // SortRows puts the rows in order of their ShortIDs. Rows of one workload keep
