@@ -22,6 +22,8 @@ type Pod struct {
 	// Containers are the names of the containers that were started, by their ids of 64 hexadecimal digits.
 	Containers map[string]string
 	Created    time.Time
+	// Claims are the names of the claims that it mounts, in its namespace.
+	Claims []string
 
 	// Reserved is what the pod reserves while it is scheduled and has not finished. Times are in whole seconds.
 	Reserved  []Reservation

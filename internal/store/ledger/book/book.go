@@ -287,7 +287,7 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 			return nil, err
 		}
 	}
-	return nameless, b.bookHandovers(e, n)
+	return nameless, errors.Join(b.bookHandovers(e, n), b.bookUsed(e, n))
 }
 
 // findNode returns the node that sent an entry.

@@ -75,6 +75,7 @@ type reservedPod struct {
 	uid, node  string
 	right, put int64 // minutes
 	volume     int64 // 1: it is a volume
+	used       []usedLevel
 }
 
 // put puts the rows of some pods. done is false if some of them have more.
@@ -121,6 +122,11 @@ func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
 	levels, err := readSpans(p.Tx, r.id, (to-to%schema.HourMinutes)*60)
 	if err != nil {
 		return false, err
+	}
+	if r.volume != 0 {
+		if r.used, err = readUsed(p.Tx, r.id, to-to%schema.HourMinutes); err != nil {
+			return false, err
+		}
 	}
 	carriers, err := p.carriers(r)
 	if err != nil {
@@ -172,7 +178,7 @@ func (p *reservedPutter) setRows(r *reservedPod, spans []levelSpan, container st
 		var u usage.Usage
 		var some bool
 		if r.volume != 0 {
-			u, some = volumeUsage(spans, at*60, next*60)
+			u, some = volumeUsage(spans, r.used, at*60, next*60)
 		} else {
 			u, some = levelsUsage(spans, container, at*60, next*60)
 		}

@@ -83,8 +83,7 @@ func bookVolume(t *db.Tx, l pod.Lease, v *pod.Volume, at int64) error {
 
 // isOfClaim reports whether the labels of a volume are those of a claim.
 func isOfClaim(labels, claim string) bool {
-	var m map[string]string
-	return json.Unmarshal([]byte(labels), &m) == nil && m[pod.LabelClaim] == schema.Clean(claim)
+	return claimOf(labels) == schema.Clean(claim)
 }
 
 // volumesNode returns the id of the pseudo-node of a cluster's volumes, which it creates if it is missing. now is in ns.
@@ -95,11 +94,15 @@ func volumesNode(t *db.Tx, cluster string, now int64) (string, error) {
 	return n.ID, err
 }
 
-// volumeUsage returns what spans of a volume amount to from one second to another one; false if there are none.
-func volumeUsage(spans []levelSpan, from, to int64) (u usage.Usage, some bool) {
+// volumeUsage returns what spans of a volume, and what is used of it, amount to from one second to another one; false if there
+// are no spans.
+func volumeUsage(spans []levelSpan, used []usedLevel, from, to int64) (u usage.Usage, some bool) {
 	all, some := levelsUsage(spans, "", from, to)
 	if some {
 		u.Put(usage.StorageReserved, all.Amount[usage.StorageReserved], all.Quality.Get(usage.StorageReserved))
+	}
+	for _, s := range spans {
+		putUsed(&u, used, max(s.from, from), min(end(s.to, to), to))
 	}
 	return u, some
 }

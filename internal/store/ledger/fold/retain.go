@@ -82,7 +82,8 @@ func dropNested(t *db.Tx) error {
 // its server sends what they used later.
 const keepPods = 24 * time.Hour
 
-// dropPodParts drops the containers of pods that ended before a time and are dropped next, and what they reserved.
+// dropPodParts drops the containers of pods that ended before a time and are dropped next, what they reserved, and what was used of
+// volumes.
 func (f *Folder) dropPodParts(ctx context.Context, before int64) error {
 	const ended = "SELECT id FROM pod WHERE ended_ns > 0 AND ended_ns < $1"
 	some := false
@@ -95,7 +96,7 @@ func (f *Folder) dropPodParts(ctx context.Context, before int64) error {
 		return err
 	}
 	return f.db.Write(ctx, func(t *db.Tx) error {
-		for _, table := range []string{"pod_container", "reservation", "reservation_carrier"} {
+		for _, table := range []string{"pod_container", "reservation", "reservation_carrier", "volume_use"} {
 			if _, err := t.Exec("DELETE FROM "+table+" WHERE pod IN ("+ended+")", before); err != nil {
 				return err
 			}
