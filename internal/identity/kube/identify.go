@@ -44,7 +44,7 @@ func identify(p *keptPod, keepLabel func(string) bool, owner ownerLookup) (pod.P
 	out := pod.Pod{
 		OwnerGone: unknown,
 		UID:       uidOf(p.Pod), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
-		Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
+		Containers: map[string]string{}, Created: p.CreationTimestamp.Time, Claims: p.claims,
 		Reserved: p.reserved, Scheduled: p.scheduled, Finished: p.finished, Guessed: p.guessed,
 	}
 	if ref := jobOfPod(p.Pod); ref != nil {

@@ -143,7 +143,7 @@ func (w *Watcher) trimPod(o any) (any, error) {
 	out.Status.InitContainerStatuses = trimmed(p.Status.InitContainerStatuses)
 	out.Status.ContainerStatuses = trimmed(p.Status.ContainerStatuses)
 	out.Status.EphemeralContainerStatuses = trimmed(p.Status.EphemeralContainerStatuses)
-	kept := &keptPod{Pod: out, reserved: reservationsOf(p), scheduled: scheduledAt(p), failure: failureOf(p)}
+	kept := &keptPod{Pod: out, reserved: reservationsOf(p), claims: claimsOf(p), scheduled: scheduledAt(p), failure: failureOf(p)}
 	kept.finished, kept.guessed = finishedAt(p)
 	return kept, nil
 }

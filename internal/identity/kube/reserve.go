@@ -16,6 +16,7 @@ import (
 type keptPod struct {
 	*corev1.Pod         // without its specification
 	reserved            []pod.Reservation
+	claims              []string // that it mounts
 	scheduled, finished time.Time
 	guessed             bool // the time of the end is not known; it was at finished or later
 	failure             podFailure

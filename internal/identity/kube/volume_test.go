@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/identity/kube"
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/ledgertest"
@@ -76,6 +78,21 @@ func (v *volumeTrial) stored(name, column, want string) {
 	})
 }
 
+// used returns how many byte-seconds of a volume are used.
+func (v *volumeTrial) used(t *testing.T, name string, from, to time.Time) (sum int64) {
+	t.Helper()
+	a, err := v.Usage(t.Context(), query.Query{From: from, To: to, By: []query.Dimension{query.ByWorkload}, Where: map[query.Dimension][]string{query.ByKind: {"volume"}}, Scope: query.Scope{All: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range a.Groups {
+		if g.Keys[0] == name {
+			sum += g.Usage.Sum[usage.Storage].Int64()
+		}
+	}
+	return sum
+}
+
 // TestVolumesOfCluster compares what the ledger says that volumes of a real API server reserve with sums by hand: bound, resized,
 // released and deleted, with a restart of the server between.
 func TestVolumesOfCluster(t *testing.T) {
@@ -108,6 +125,22 @@ func TestVolumesOfCluster(t *testing.T) {
 	c.Kubectl(t, "", "-n", "shop", "label", "persistentvolumeclaim", "data", "mete.dev/job=checkout")
 	v.stored("disk", "job", "shop/checkout")
 
+	// A pod of a node mounts it: what the agent there measures counts, and nothing of another node.
+	if err := v.PutNode(t.Context(), registry.Node{ID: "n2", Name: "n2", Cluster: "c", MachineID: "n2", At: began}); err != nil {
+		t.Fatal(err)
+	}
+	pod := create(t, c, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web"}, "spec": {"nodeName": "n2", "terminationGracePeriodSeconds": 0,
+"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}], "containers": [{"name": "app", "image": "x"}]}}`)
+	v.stored("disk", "(SELECT max(o.claims) FROM pod o WHERE o.name = 'web')", "data")
+	measured := time.Now()
+	for i, node := range []string{"n2", "n1"} {
+		e := ledgertest.Entry(node, batch.Stream{byte(i), 9}, batch.Mark{Next: 1}, 0, 0)
+		e.Volumes = []batch.TimedVolume{{At: measured, VolumeUse: usage.VolumeUse{Pod: pod, Volume: "disk", Used: int64(100 * (i + 1))}}}
+		if r, err := v.Book(t.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil {
+			t.Fatal(r, err)
+		}
+	}
+
 	// The server is restarted within less time than an outage.
 	stop()
 	w, stop = v.watch(cfg, log)
@@ -134,6 +167,10 @@ func TestVolumesOfCluster(t *testing.T) {
 		}
 	}
 	seconds := func(from, to time.Time) int64 { return to.Unix() - from.Unix() }
+	since := max(measured.Truncate(time.Minute).Unix(), created["disk"].Unix()) // a level is one of its whole minute
+	if used, want := v.used(t, "disk", began, until), 100*(gone.Unix()-since); used < want-200 || used > want+200 {
+		t.Errorf("disk uses %d, want %d", used, want)
+	}
 	// The second of a change is that in which the server sees it.
 	for name, want := range map[string]int64{"idle": 1000 * seconds(created["idle"], until), "disk": 1000*seconds(created["disk"], resized) + 3000*seconds(resized, gone)} {
 		slack := map[string]int64{"disk": 2*2000 + 2*3000}[name]
@@ -149,7 +186,7 @@ func TestVolumesOfCluster(t *testing.T) {
 		t.Errorf("levels sum to %d, rows to %d, %v", hand, sums["disk"], err)
 	}
 	nodes, err := v.Nodes(t.Context(), query.Scope{All: true})
-	if err != nil || len(nodes) != 1 {
+	if err != nil || len(nodes) != 2 {
 		t.Errorf("nodes %+v, %v", nodes, err)
 	}
 	if findings, err := v.Check(t.Context()); err != nil || len(findings) > 0 {

@@ -89,6 +89,24 @@ func trimVolume(o any) (any, error) {
 	return out, nil
 }
 
+// maxClaims limits the claims of a pod that are kept.
+const maxClaims = 256
+
+// claimsOf returns the names of the claims that a pod mounts, its ephemeral volumes' included.
+func claimsOf(p *corev1.Pod) (names []string) {
+	for i := range p.Spec.Volumes {
+		switch v := &p.Spec.Volumes[i]; {
+		case len(names) == maxClaims:
+			return names
+		case v.PersistentVolumeClaim != nil:
+			names = append(names, text.Cut(v.PersistentVolumeClaim.ClaimName, maxName))
+		case v.Ephemeral != nil:
+			names = append(names, text.Cut(p.Name+"-"+v.Name, maxName))
+		}
+	}
+	return names
+}
+
 // sourceOf returns where a volume comes from: the name of its CSI driver, or what Kubernetes calls another source, as "local".
 func sourceOf(s *corev1.PersistentVolumeSource) string {
 	if s.CSI != nil {

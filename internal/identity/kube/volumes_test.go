@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
@@ -296,6 +297,84 @@ func (l *failingLedger) EndVolumes(ctx context.Context, lease pod.Lease, volumes
 		return l.volumes
 	}
 	return l.Ledger.EndVolumes(ctx, lease, volumes, at)
+}
+
+// TestClaimsOf: the claims that a pod mounts are those that it names, and those of its ephemeral volumes.
+func TestClaimsOf(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}}
+	add := func(name string, s corev1.VolumeSource) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: s})
+	}
+	add("a", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	add("b", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}})
+	add("scratch", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}})
+	add("pv-1", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}})
+	if got := claimsOf(p); !slices.Equal(got, []string{"data", "web-0-scratch"}) {
+		t.Errorf("%q", got)
+	}
+	for range 2 * maxClaims {
+		add("c", corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: strings.Repeat("x", 9999)}})
+	}
+	if got := claimsOf(p); len(got) != maxClaims || len(got[2]) != maxName {
+		t.Errorf("%d claims", len(got))
+	}
+}
+
+// TestVolumeUse: what the agent of a node measured of a volume counts if a pod of the node mounts its claim, also after the server
+// restarted.
+func TestVolumeUse(t *testing.T) {
+	withWorkers(t, func(t *testing.T, l *failingLedger) {
+		from := time.Now().Truncate(time.Hour).Add(time.Hour)
+		time.Sleep(time.Until(from))
+		begin := func() *worker {
+			w := newWorker(t, l, "one")
+			w.areListed = func() bool { return true }
+			for _, of := range []runtime.Object{&corev1.Pod{}, &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}} {
+				w.health.listed(t.Context(), of, nil)
+			}
+			mounts := func(claim string) func(*corev1.Pod) {
+				return func(p *corev1.Pod) {
+					p.CreationTimestamp = metav1.NewTime(from)
+					p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+				}
+			}
+			w.sees(w.pod("mounts", "n1", mounts("data")))
+			w.sees(w.pod("other", "n1", mounts("other")))
+			w.keepVolume(persistentVolume(func(v *corev1.PersistentVolume) { v.CreationTimestamp = metav1.NewTime(from) }))
+			w.keepClaim(claimOf(nil))
+			w.works("listed", nil, "mounts", "other")
+			return w
+		}
+		mark := batch.Mark{Next: 1}
+		sends := func(figures ...usage.VolumeUse) {
+			t.Helper()
+			e := ledgertest.Entry("n1", batch.Stream{1}, mark, 0, 0)
+			for _, v := range figures {
+				e.Volumes = append(e.Volumes, batch.TimedVolume{At: time.Now(), VolumeUse: v})
+			}
+			r, err := l.Book(t.Context(), []*batch.Entry{e})
+			if err != nil || r[0].Err != nil || r[0].Verdict != batch.Accepted {
+				t.Fatal(r, err)
+			}
+			mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+		}
+		begin()
+		sends(usage.VolumeUse{Pod: "other", Volume: "pv-1", Used: 9})
+		sends(usage.VolumeUse{Pod: "mounts", Volume: "pv-1", Used: 4})
+		time.Sleep(10 * time.Minute)
+		w := begin()
+		sends(usage.VolumeUse{Pod: "mounts", Volume: "pv-1", Used: 6})
+		time.Sleep(10*time.Minute + putLag)
+		w.works("later", nil, "mounts", "other")
+		a, err := l.Usage(t.Context(), query.Query{From: from, To: from.Add(20 * time.Minute), By: []query.Dimension{query.ByWorkload}, Where: map[query.Dimension][]string{query.ByKind: {"volume"}}, Scope: query.Scope{All: true}})
+		if err != nil || len(a.Groups) != 1 {
+			t.Fatal(a, err)
+		}
+		u := &a.Groups[0].Usage
+		if used := u.Sum[usage.Storage].Int64(); used != 600*(4+6) || u.Quality.Get(usage.Storage) != usage.Measured {
+			t.Errorf("%d byte-seconds, %v", used, u.Quality.Get(usage.Storage))
+		}
+	})
 }
 
 // TestVolumesRefused: the log says once that an account has no right to list volumes, and no errors are counted.
