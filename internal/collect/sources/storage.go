@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// diskSpace sets the disk space of the containers and pods of a snapshot.
+// diskSpace sets the disk space of the containers and pods of a snapshot, and of persistent volumes.
 type diskSpace struct {
 	table  *storage.Table
 	groups *cgroup.Table
@@ -22,6 +22,7 @@ type diskSpace struct {
 
 // Read implements sampler.Source.
 func (d *diskSpace) Read(s *usage.Snapshot) error {
+	s.Volumes = d.table.Volumes()
 	for _, g := range s.Groups {
 		if g.Workload.Kind != workload.Container && g.Workload.Kind != workload.Pod {
 			continue

@@ -200,11 +200,7 @@ func (l *locator) emptyDirs(f *found, uid string) error {
 func (l *locator) open(base, name string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	roots := l.roots()
-	defer func() {
-		for _, r := range roots {
-			_ = unix.Close(r) // it was only read
-		}
-	}()
+	defer closeAll(roots)
 	// The machine's root is the last one.
 	dir, err := openat2(roots[len(roots)-1], base, &how)
 	if err != nil {

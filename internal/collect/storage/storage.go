@@ -1,5 +1,6 @@
 // Package storage measures the disk space of containers and pods: of a container its writable layer and its logs, of a pod its
 // emptyDir volumes on disk. It counts blocks, as du(1) does, by walking the directories, a few files a second, in a goroutine of its own.
+// Of persistent volumes that pods mount it takes what their file systems say.
 //
 // A figure is that of a complete walk, and holds until the next one. A workload that did something since is walked again after
 // some minutes, another one after an hour. A workload whose directories cannot be found, read or told apart with certainty has no
@@ -155,6 +156,8 @@ type Table struct {
 	long   []*walk // those that are not
 	turns  int
 	logsAt int64 // when the links of logs were read last, ns of CLOCK_BOOTTIME
+
+	volumes volumes
 }
 
 // Open returns an empty table. If nothing is measured, Reason says why.
@@ -163,6 +166,7 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{cfg: cfg, host: h, log: log, stop: make(chan struct{}), changed: make(chan struct{}, 1), claims: map[fileID]*target{}, hung: map[string]int{}, patience: hangTime, shortFiles: shortFiles}
+	t.volumes = volumes{locator: locator{cfg: cfg, host: h}, log: log, patience: hangTime, stop: t.stop, hung: map[string]bool{}}
 	switch {
 	case cfg.Mode == Off:
 		t.reason = "it is switched off"
@@ -190,8 +194,10 @@ func (t *Table) Reason() string { return t.reason }
 // Close ends the measurement. It waits a second at most for a file system that does not answer.
 func (t *Table) Close() error {
 	close(t.stop)
-	if t.ended != nil {
-		<-t.ended
+	for _, ended := range []chan struct{}{t.ended, t.volumes.ended} {
+		if ended != nil {
+			<-ended
+		}
 	}
 	return nil
 }
@@ -215,6 +221,10 @@ func (t *Table) Track(g Target) {
 	if t.ended == nil {
 		t.ended = make(chan struct{})
 		go t.run()
+	}
+	if g.Kind == workload.Pod && t.volumes.ended == nil {
+		t.volumes.ended = make(chan struct{})
+		go t.volumes.run()
 	}
 	select {
 	case t.changed <- struct{}{}:
