@@ -3,6 +3,7 @@ package attack_test
 import (
 	"database/sql"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -157,6 +158,18 @@ func (s *scene) minuteDays(t *testing.T) int64 { return s.ledger(t, "SELECT coun
 func (s *scene) awaitFloor(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, "the ledger has a floor of minutes", func() bool { return s.ledger(t, "SELECT minute_floor FROM counter") > 0 })
+}
+
+// changeLedger puts into the ledger what no attacker can, as a server that watches a cluster does.
+func (s *scene) changeLedger(t *testing.T, statement string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.State, "ledger.db")+"?_pragma=busy_timeout(60000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), statement); errors.Join(err, db.Close()) != nil {
+		t.Fatal(err)
+	}
 }
 
 // ledger returns the number that a query of the ledger has.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -252,6 +253,50 @@ var nodeAttempts = []attempt{
 		}
 		if twins := count("payroll-host~" + n.ID[len(n.ID)-6:]); !strings.Contains(twins, `"value"`) {
 			t.Errorf("series of its twin: %s", twins)
+		}
+	}},
+	{"agent", "volumes of pods of another node", func(t *testing.T, s *scene) {
+		s.changeLedger(t, `INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns, claims) VALUES ('prod', 'pod-of-payroll', 'finance', 'payroll-0', '', 'payroll-host', '{}', 1, 'data')`)
+		s.changeLedger(t, `INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns, volume) VALUES ('prod', 'volume-of-payroll', 'finance', 'pv-payroll', '', '', '{"mete.dev/claim":"data"}', 1, 1)`)
+		figure := usage.VolumeUse{Pod: "pod-of-payroll", Volume: "pv-payroll", Used: 1 << 40}
+		for i, tok := range []string{s.agent, s.prodAgent} {
+			n, err := s.Enroll(t, tok, enrollFacts(fmt.Sprint("volume-thief-", i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := n.Boottime - 10*windowLength
+			send := func(volumes ...usage.VolumeUse) attack.Reply {
+				w := n.Window(at, at+windowLength, 0)
+				w.Volumes = volumes
+				at += windowLength
+				return n.Send(t, batchNames(n.Name("w", "w", map[string]string{"io.kubernetes.pod.uid": "pod-of-payroll"})), w)
+			}
+			many := slices.Repeat([]usage.VolumeUse{figure}, wire.Default().Volumes)
+			for i := range many {
+				many[i].Volume = fmt.Sprint("pv-", i)
+			}
+			many[len(many)-1] = figure
+			for _, volumes := range [][]usage.VolumeUse{{figure}, many} {
+				if r := send(volumes...); r.Verdict != "taken" {
+					t.Errorf("%d figures: %+v", len(volumes), r)
+				}
+			}
+			if r := send(slices.Repeat([]usage.VolumeUse{{Volume: strings.Repeat("x", 4096)}}, 5000)...); r.Status != 400 && r.Status != 413 {
+				t.Errorf("20 MB of names: %+v", r)
+			}
+		}
+		if n := s.ledger(t, "SELECT count(*) FROM volume_use"); n > 0 {
+			t.Errorf("%d figures of the victim's volume", n)
+		}
+		w := s.victim.Window(s.at, s.at+windowLength, windowLength, s.payroll)
+		w.Volumes = []usage.VolumeUse{figure}
+		if r := s.victim.Send(t, nil, w); r.Verdict != "taken" {
+			t.Errorf("%+v", r)
+		}
+		s.at += windowLength
+		s.before = s.figures(t) // with what the victim sent
+		if n := s.ledger(t, "SELECT count(*) FROM volume_use WHERE bytes = 1 << 40"); n != 1 {
+			t.Errorf("%d figures of the victim", n)
 		}
 	}},
 	{"agent", "a guest in another cluster", func(t *testing.T, s *scene) {
