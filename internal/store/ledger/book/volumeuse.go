@@ -22,8 +22,8 @@ import (
 type usedLevel struct{ minute, bytes int64 }
 
 const (
-	// freshMinutes is for how long a level counts as measured: agents measure each five minutes. After that it holds all the
-	// same, since what no machine mounts does not change, but as modelled.
+	// freshMinutes is for how long a level counts as measured: agents measure each five minutes. After that it still
+	// holds, since what no machine mounts does not change, but as modelled.
 	freshMinutes = 15
 	// maxStrange limits the figures of an entry that are of no volume that a pod of the node mounts: the rest is left out.
 	maxStrange = 200
