@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -123,6 +124,14 @@ func TestVolumes(t *testing.T) {
 	mount(t, "tmpfs", csi, "tmpfs", 0)
 	write(t, filepath.Join(csi, "a"), 8192)
 	check("over the volume", map[usage.VolumeUse]bool{{Pod: "a", Volume: "pvc-2", Used: 8192}: true})
+	mounts, err := tab.volumes.mounts()
+	must(t, err)
+	for _, m := range mounts {
+		m.id = 1 << 30 // it was unmounted since
+		if used, err := tab.volumes.locator.usedOf(m); !errors.Is(err, errReplaced) {
+			t.Errorf("%v unmounted: %d, %v", m, used, err)
+		}
+	}
 	must(t, os.Remove(filepath.Join(one, "a")))
 	tab.volumes.due = nil
 	check("due again", map[usage.VolumeUse]bool{{Pod: "a", Volume: "pv-1", Used: 0}: true, {Pod: "b", Volume: "pv-1", Used: 0}: true, {Pod: "a", Volume: "pvc-2", Used: 8192}: true})

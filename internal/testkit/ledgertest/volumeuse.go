@@ -112,6 +112,7 @@ func usedLife(r *usedCase) {
 	node := r.lease.Cluster + " volumes"
 	r.uses("before", 0, time.Hour, query.ByNode, "")
 	r.uses("measured", time.Hour, time.Hour+20*time.Minute, query.ByNode, fmt.Sprintf("%s=%d", node, 5*60*100+15*60*300))
+	r.uses("held for a minute", time.Hour+20*time.Minute, time.Hour+21*time.Minute, query.ByNamespace, fmt.Sprintf("shop=%dm", 60*300))
 	r.uses("held", time.Hour+20*time.Minute, 2*time.Hour, query.ByNamespace, fmt.Sprintf("shop=%dm", 40*60*300))
 	r.volume.Bytes = 5000
 	r.sees(2*time.Hour, 2*time.Hour)
@@ -132,7 +133,7 @@ func usedTwoNodes(r *usedCase) {
 	a, b := r.figure(time.Minute, "web-0", "pv-1", 100), r.figure(time.Minute+40*time.Second, "web-1", "pv-1", 200)
 	r.sends("worker", a)
 	r.put(10 * time.Minute)
-	r.sends("other", b)
+	r.sends("other", b, r.figure(time.Minute+50*time.Second, "web-1", "pv-1", 20))
 	r.sends("worker", a, a)
 	r.put(16 * time.Minute)
 	r.uses("two nodes", 0, 16*time.Minute, query.ByWorkload, fmt.Sprintf("pv-1=%d", 15*60*200))
@@ -169,16 +170,17 @@ func usedStrangers(r *usedCase) {
 
 // A node whose agent has another name than in Kubernetes is known by where the ledger has what its pods reserve.
 func usedNodeByPods(r *usedCase) {
-	p := pod.Pod{UID: r.uidOf("web-0"), Namespace: "shop", Name: "web-0", Node: "other", Created: Day, Scheduled: Day, Claims: []string{"data"},
+	p := pod.Pod{UID: r.uidOf("web-0"), Namespace: "shop", Name: "web-0", Node: "other", Created: Day, Scheduled: Day,
 		Reserved: []pod.Reservation{{Container: "app", Levels: pod.Levels{CPU: 1, CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}}}}
 	r.try(func() error { return r.l.BookPods(r.Context(), r.lease, []pod.Pod{p}, Day) })
-	r.put(time.Minute) // it has a carrier on the node "other"
-	p.Node = "worker"
+	r.put(time.Minute)                                          // it has a carrier on the node "other"
+	r.sends("other", r.figure(time.Minute, "web-0", "pv-1", 3)) // as of an earlier version of the server, the pod has no claims
+	p.Node, p.Claims = "worker", []string{"data"}
 	r.try(func() error { return r.l.BookPods(r.Context(), r.lease, []pod.Pod{p}, Day) })
 	r.sends("worker", r.figure(time.Minute, "web-0", "pv-1", 1))
-	r.sends("other", r.figure(2*time.Minute, "web-0", "pv-1", 2))
+	r.sends("other", r.figure(2*time.Minute, "web-0", "pv-1", 7))
 	r.put(3 * time.Minute)
-	r.uses("by its pods", 0, time.Hour, query.ByWorkload, "pv-1=120")
+	r.uses("by its pods", 0, time.Hour, query.ByWorkload, "pv-1=420")
 }
 
 // A volume is deleted, and another one with its name made: each has the figures of its time.
