@@ -41,6 +41,8 @@ type Config struct {
 	Tame bool
 	// Reserved says that the workloads are pods of Kubernetes, of which it is known what they reserve.
 	Reserved bool
+	// Volumes says, with Reserved, that each cluster has a persistent volume of 100 GiB, of which a quarter is used.
+	Volumes bool
 	// Classes says that most workloads have network traffic of some classes.
 	Classes bool
 	// Ledger is the file of a ledger that the server begins with, as the only one that uses it.

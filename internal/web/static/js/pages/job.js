@@ -57,16 +57,19 @@ function Raw({ sum, over, one }) {
     ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
 }
 
-// Reserved compares what a job used with what its pods reserve and are limited to; it is nothing where nothing is known to be
-// reserved.
+// Reserved compares what a job used with what its pods and volumes reserve and are limited to; it is nothing where nothing is known
+// to be reserved.
 function Reserved({ sum, over }) {
-  if (!known(sum.cpu_reserved_seconds)) return null;
+  const pods = known(sum.cpu_reserved_seconds), used = "storage_byte_seconds", held = "storage_reserved_byte_seconds";
+  if (!pods && !(Number(sum[held]) > 0)) return null;
   const figure = (key, unit, value = reserved(sum, key, over)) => html`<${Figure} v=${value} unit=${unit} quality=${sum.quality[key]} />`;
   const share = (unused, of) => Number(sum[of]) > 0 && known(sum[unused]) && html`<span class="off" title="of what is reserved">${text(Number(sum[unused]) / Number(sum[of]), "percent")}</span>`;
   const row = (title, unit, of, end) => html`<tr><th scope="row">${title}</th><td class="num">${figure(of + end, unit)}</td><td class="num">${figure(of + "_reserved" + end, unit)}</td><td class="num"><${Limited} r=${sum} of=${of}>${figure(of + "_limit" + end, unit)}</${Limited}></td><td class="num">${figure(of + "_unused" + end, unit)}${share(of + "_unused" + end, of + "_reserved" + end)}</td></tr>`;
-  const only = (title, unit, key, used) => (Number(sum[key]) > 0 || used && known(sum[used])) && html`<tr><th scope="row">${title}</th><td class="num">${used && figure(used, unit)}</td><td class="num">${figure(key, unit)}</td><td></td><td></td></tr>`;
+  const only = (title, unit, key, used, unused) => (Number(sum[key]) > 0 || used && known(sum[used])) && html`<tr><th scope="row">${title}</th><td class="num">${used && figure(used, unit)}</td><td class="num">${figure(key, unit)}</td><td></td><td class="num">${unused}</td></tr>`;
+  // A job without pods has volumes, which hardly use more than they reserve: what is not used is the difference of the sums.
+  const free = !pods && known(sum[used]) && html`<${Figure} v=${Math.max(0, reserved(sum, held, over) - reserved(sum, used, over))} unit="bytes" quality=${sum.quality[used]} />`;
   return html`<${Card} title="Used and reserved" note="average while it ran" flush><div class="table short" tabindex="0" role="region" aria-label="used and reserved"><table><thead><tr><th scope="col"><span class="hidden">What</span></th><th scope="col" class="num">Used</th><th scope="col" class="num">Reserved</th><th scope="col" class="num" title="of containers that had one">Limit</th><th scope="col" class="num" title="reserved and not used: what one pod uses beyond what it reserves is not deducted from what another one does not use">Unused</th></tr></thead><tbody>
-    ${row("CPU", "cores", "cpu", "_seconds")}${row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", "storage_reserved_byte_seconds", "storage_byte_seconds")}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
+    ${pods && row("CPU", "cores", "cpu", "_seconds")}${pods && row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", held, used, free)}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
 }
 
 // command is the command that shows the same use in a terminal.

@@ -48,7 +48,7 @@ function allColumns(trend, total, rows, over, narrow, states = { of: new Map(), 
     held("memory_reserved", "Memory reserved", "memory_reserved_byte_seconds", "average memory that pods reserve"),
     limit("memory_limit", "Memory limit", "memory", "memory_limit_byte_seconds", "bytes", (r) => reserved(r, "memory_limit_byte_seconds", over), "average memory that limits allow,", { long: "Memory limit, average of the job while it ran" }),
     held("memory_unused", "Memory unused", "memory_unused_byte_seconds", unusedHelp("average memory"), { width: widths.unused }),
-    whileItRan("storage", "Storage", "storage_byte_seconds", "bytes", "average disk space that containers and pods use"),
+    held("storage", "Storage", "storage_byte_seconds", "average disk space that containers, pods and volumes use", { reserved: false, width: widths.amount }),
     held("storage_reserved", "Storage reserved", "storage_reserved_byte_seconds", "average storage that pods and volumes reserve"),
     amount("gpu_reserved_seconds", "GPUs reserved", "seconds", "time of accelerators that pods reserve", { reserved: true, width: widths.held, long: "GPUs reserved" }),
   ];
