@@ -1299,6 +1299,8 @@ type VolumeUse struct {
 	Pod           string                 `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`        // UID
 	Volume        string                 `protobuf:"bytes,3,opt,name=volume,proto3" json:"volume,omitempty"`  // name of the PersistentVolume
 	Used          uint64                 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`     // bytes
+	Size          uint64                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`     // of a file system that may have more than the volume, in bytes; 0 of one on a block device
+	At            uint64                 `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`         // when it was measured: ns from the start of the window
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1357,6 +1359,20 @@ func (x *VolumeUse) GetVolume() string {
 func (x *VolumeUse) GetUsed() uint64 {
 	if x != nil {
 		return x.Used
+	}
+	return 0
+}
+
+func (x *VolumeUse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *VolumeUse) GetAt() uint64 {
+	if x != nil {
+		return x.At
 	}
 	return 0
 }
@@ -1522,12 +1538,14 @@ const file_mete_proto_rawDesc = "" +
 	"\x01n\x18\t \x03(\x12R\x01n\x12\x16\n" +
 	"\x06active\x18\n" +
 	" \x03(\x12R\x06active\x12\x12\n" +
-	"\x04idle\x18\v \x03(\x12R\x04idle\"a\n" +
+	"\x04idle\x18\v \x03(\x12R\x04idle\"\x85\x01\n" +
 	"\tVolumeUse\x12\x16\n" +
 	"\x06window\x18\x01 \x01(\rR\x06window\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x16\n" +
 	"\x06volume\x18\x03 \x01(\tR\x06volume\x12\x12\n" +
-	"\x04used\x18\x04 \x01(\x04R\x04used\"K\n" +
+	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x04R\x04size\x12\x0e\n" +
+	"\x02at\x18\x06 \x01(\x04R\x02at\"K\n" +
 	"\x05Guest\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\fR\bworkload\x12\x12\n" +

@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// TestHandovers checks that the handovers of a window, and the figures of volumes, are booked with the window's
+// TestHandovers checks that the handovers of a window, and the figures of volumes at their own, are booked with the window's
 // time, after the correction of the sender's clock.
 func TestHandovers(t *testing.T) { synctest.Test(t, testHandovers) }
 
@@ -26,8 +26,8 @@ func testHandovers(t *testing.T) {
 		{Guest: "00112233-4455-6677-8899-aabbccddeeff", Workload: workload.NewID("n1", workload.VM, "k"), Shares: []power.Share{share}, Booked: 8},
 		{Guest: "00112233-4455-6677-8899-aabbccddee00", Shares: []power.Share{share}, Booked: 8},
 	}
-	w.Volumes = []usage.VolumeUse{{Pod: "a", Volume: "pv-1", Used: 7}, {Pod: "b", Volume: "pv-2"}}
-	quiet.Volumes = w.Volumes[1:]
+	w.Volumes = []usage.VolumeUse{{Pod: "a", Volume: "pv-1", At: w.Start + int64(3*time.Second), Used: 7}, {Pod: "b", Volume: "pv-2", At: w.End}}
+	quiet.Volumes = []usage.VolumeUse{{Pod: "b", Volume: "pv-2", At: quiet.Start}}
 	quiet.Offset += int64(time.Hour)
 	w.Offset += int64(time.Hour) // its wall clock is wrong
 	offer(t, in, "n1", m.clock(), m.batch(t, quiet, w), batch.Accepted)
@@ -36,7 +36,7 @@ func testHandovers(t *testing.T) {
 	for _, v := range volumes {
 		at = append(at, v.At.Sub(m.began))
 	}
-	if !slices.Equal(at, []time.Duration{10 * time.Second, 20 * time.Second, 20 * time.Second}) || volumes[0].VolumeUse != w.Volumes[1] || volumes[1].VolumeUse != w.Volumes[0] {
+	if !slices.Equal(at, []time.Duration{0, 13 * time.Second, 20 * time.Second}) || volumes[0].VolumeUse != quiet.Volumes[0] || volumes[1].VolumeUse != w.Volumes[0] {
 		t.Errorf("volumes %+v at %v", volumes, at)
 	}
 	hs := l.taken()[0].Handovers

@@ -264,7 +264,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 				From: walltime.Start(&b.Windows[i], by[i]), To: walltime.End(&b.Windows[i], by[i]), Handover: h})
 		}
 		for _, v := range b.Windows[i].Volumes {
-			s.entry.Volumes = append(s.entry.Volumes, batch.TimedVolume{At: walltime.End(&b.Windows[i], by[i]), VolumeUse: v})
+			s.entry.Volumes = append(s.entry.Volumes, batch.TimedVolume{At: walltime.At(&b.Windows[i], by[i], v.At), VolumeUse: v})
 		}
 		if end := walltime.End(&b.Windows[i], by[i]); end.After(s.entry.Through) {
 			s.entry.Through, last = end, i

@@ -62,11 +62,12 @@ func invalid(window int, format string, a ...any) error {
 }
 
 // Start is when w began in wall time, by added to its stamps.
-func Start(w *usage.Window, by time.Duration) time.Time {
-	return time.Unix(0, w.Start+w.Offset+int64(by)).UTC()
+func Start(w *usage.Window, by time.Duration) time.Time { return At(w, by, w.Start) }
+
+// At is an instant of w, in ns of CLOCK_BOOTTIME, in wall time, by added to its stamps.
+func At(w *usage.Window, by time.Duration, instant int64) time.Time {
+	return time.Unix(0, instant+w.Offset+int64(by)).UTC()
 }
 
 // End is when w ended in wall time, by added to its stamps.
-func End(w *usage.Window, by time.Duration) time.Time {
-	return time.Unix(0, w.End+w.Offset+int64(by)).UTC()
-}
+func End(w *usage.Window, by time.Duration) time.Time { return At(w, by, w.End) }

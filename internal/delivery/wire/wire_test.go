@@ -143,7 +143,8 @@ func TestRoundTrip(t *testing.T) {
 		for i := range want.Windows {
 			for range rapid.IntRange(0, 3).Draw(t, "volumes") {
 				text := rapid.StringN(0, 10, 40).Filter(noNUL)
-				want.Windows[i].Volumes = append(want.Windows[i].Volumes, usage.VolumeUse{Pod: text.Draw(t, "pod"), Volume: text.Draw(t, "volume"), Used: amount.Draw(t, "used")})
+				want.Windows[i].Volumes = append(want.Windows[i].Volumes, usage.VolumeUse{Pod: text.Draw(t, "pod"), Volume: text.Draw(t, "volume"), Used: amount.Draw(t, "used"), Size: amount.Draw(t, "size"),
+					At: rapid.Int64Range(want.Windows[i].Start, want.Windows[i].End).Draw(t, "at")})
 			}
 		}
 		sent := encode(t, want)

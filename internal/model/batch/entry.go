@@ -69,7 +69,7 @@ type TimedHandover struct {
 	usage.Handover
 }
 
-// A TimedVolume is how much of a volume is used, with the wall time at which its window ended.
+// A TimedVolume is how much of a volume is used, with the wall time at which it was measured.
 type TimedVolume struct {
 	At time.Time
 	usage.VolumeUse
