@@ -31,7 +31,7 @@ func TestVolumesOfSnapshot(t *testing.T) {
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", at, "tmpfs", 0, ""); err != nil {
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=1m"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -67,7 +67,12 @@ func TestVolumesOfSnapshot(t *testing.T) {
 	}
 	table.Track(storage.Target{Slot: 1, Kind: workload.Pod, Key: "uid", Path: "/uid"})
 	testkit.Eventually(t, "a figure", func() bool { return len(read()) > 0 })
-	if want := []usage.VolumeUse{{Pod: "uid", Volume: "pv-1", Used: 12 << 10}}; !slices.Equal(s.Volumes, want) {
+	now, err := h.Boottime()
+	if err != nil || s.Volumes[0].At > now {
+		t.Errorf("measured at %d, and it is %d, %v", s.Volumes[0].At, now, err)
+	}
+	s.Volumes[0].At = 0
+	if want := []usage.VolumeUse{{Pod: "uid", Volume: "pv-1", Used: 12 << 10, Size: 1 << 20}}; !slices.Equal(s.Volumes, want) {
 		t.Errorf("%v, want %v", s.Volumes, want)
 	}
 	if v := read(); len(v) > 0 {

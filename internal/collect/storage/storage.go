@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -166,7 +167,7 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{cfg: cfg, host: h, log: log, stop: make(chan struct{}), changed: make(chan struct{}, 1), claims: map[fileID]*target{}, hung: map[string]int{}, patience: hangTime, shortFiles: shortFiles}
-	t.volumes = volumes{locator: locator{cfg: cfg, host: h}, log: log, patience: hangTime, stop: t.stop, hung: map[string]bool{}}
+	t.volumes = volumes{locator: locator{cfg: cfg, host: h}, log: log, patience: answerTime, stop: t.stop, hung: map[procfmt.Dev]string{}}
 	switch {
 	case cfg.Mode == Off:
 		t.reason = "it is switched off"

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,10 +24,12 @@ import (
 const (
 	lookPause   = time.Minute     // between looks at the mount table
 	volumePause = 5 * time.Minute // between measurements of a volume
-	maxVolumes  = 256             // mounts that are measured
-	// podsPerVolume limits the pods for which a volume is measured: those that mounted it last. One would do, but the server may
-	// know that it is gone.
-	podsPerVolume = 3
+	answerTime  = 5 * time.Second // after which a file system counts as hung
+	// maxLook limits the volumes that are measured in a look: others wait for the next one.
+	maxLook = 256
+	// maxHungVolumes and maxHungOfPod limit file systems that do not answer, but for those on block devices. A user who creates pods
+	// can mount such.
+	maxHungVolumes, maxHungOfPod = 32, 2
 )
 
 // volumes measures how much of the persistent volumes that pods mount is used, in a goroutine of its own: a file system that
@@ -39,18 +42,22 @@ type volumes struct {
 	ended    chan struct{} // nil without the goroutine
 
 	mu    sync.Mutex
-	fresh []usage.VolumeUse // measured since the latest call of Table.Volumes
-	hung  map[string]bool   // mount points that do not answer
+	fresh []usage.VolumeUse      // measured since the latest call of Table.Volumes
+	hung  map[procfmt.Dev]string // file systems that do not answer, with the pod for which they were measured
 
-	due map[volumeMount]int64 // of the goroutine: when a mount is measured again, ns of CLOCK_BOOTTIME
+	due map[podVolume]int64 // of the goroutine: when a volume is measured again, ns of CLOCK_BOOTTIME
 }
 
-// A volumeMount is where a persistent volume is mounted for a pod.
+// A podVolume is a volume of a pod, with the name of its directory. That of a persistent volume is the volume's name; a user
+// who creates pods chooses others.
+type podVolume struct{ pod, volume string }
+
+// A volumeMount is where a volume is mounted for a pod.
 type volumeMount struct {
-	id          int
-	dev         procfmt.Dev
-	point       string
-	pod, volume string
+	id    int
+	dev   procfmt.Dev
+	point string
+	podVolume
 }
 
 // Volumes returns the figures of persistent volumes that were measured since the latest call.
@@ -90,71 +97,114 @@ func (v *volumes) look() error {
 	if err != nil {
 		return err
 	}
-	due := map[volumeMount]int64{}
-	for _, m := range mounts {
-		if due[m] = v.due[m]; due[m] > now {
-			continue
+	due := map[podVolume]int64{}
+	var waiting []podVolume
+	for of := range mounts {
+		if due[of] = v.due[of]; due[of] <= now {
+			waiting = append(waiting, of)
 		}
-		due[m] = now + int64(volumePause)
-		used, err := v.measure(m)
-		switch {
-		case errors.Is(err, errClosed):
-			return nil
-		case err != nil:
-			v.log.Debug("volume", "volume", m.volume, "err", err)
-			continue
-		}
-		v.mu.Lock()
-		v.fresh = usage.MergeVolumes(v.fresh, []usage.VolumeUse{{Pod: m.pod, Volume: m.volume, Used: used}})
-		v.mu.Unlock()
 	}
 	v.due = due
+	waiting = inTurn(waiting, due)
+	for _, of := range waiting[:min(len(waiting), maxLook)] {
+		due[of] = now + int64(volumePause)
+		at, err := v.locator.host.Boottime()
+		if err != nil {
+			return err
+		}
+		for _, m := range mounts[of] {
+			used, size, err := v.measure(m)
+			switch {
+			case errors.Is(err, errClosed):
+				return nil
+			case err != nil:
+				v.log.Debug("volume", "volume", m.volume, "err", err)
+				continue
+			}
+			v.mu.Lock()
+			v.fresh = usage.MergeVolumes(v.fresh, []usage.VolumeUse{{Pod: m.pod, Volume: m.volume, At: at, Used: used, Size: size}})
+			v.mu.Unlock()
+		}
+	}
 	return nil
+}
+
+// inTurn orders volumes by how long they are due, one of each pod after another: a pod with very many delays its own.
+func inTurn(list []podVolume, due map[podVolume]int64) []podVolume {
+	slices.SortFunc(list, func(a, b podVolume) int {
+		return cmp.Or(cmp.Compare(due[a], due[b]), cmp.Compare(a.pod, b.pod), cmp.Compare(a.volume, b.volume))
+	})
+	turn, of := map[podVolume]int{}, map[string]int{}
+	for _, v := range list {
+		turn[v] = of[v.pod]
+		of[v.pod]++
+	}
+	slices.SortStableFunc(list, func(a, b podVolume) int { return cmp.Compare(turn[a], turn[b]) })
+	return list
 }
 
 var errClosed = fmt.Errorf("the measurement ends: %w", fault.ErrUnavailable)
 
-// measure returns how many bytes of a volume are used. It waits for a file system that does not answer as long as for a turn.
-func (v *volumes) measure(m volumeMount) (int64, error) {
+// hangs reports whether a file system does not answer, or may not and too many of the pod or of all do not.
+func (v *volumes) hangs(m volumeMount) bool {
 	v.mu.Lock()
-	hangs := v.hung[m.point] || len(v.hung) >= maxHung
-	v.mu.Unlock()
-	if hangs {
-		return 0, errHung
+	defer v.mu.Unlock()
+	_, hangs := v.hung[m.dev]
+	if hangs || !m.dev.IsAnonymous() {
+		return hangs // one on a block device answers without the device
+	}
+	all, own := 0, 0
+	for dev, pod := range v.hung {
+		if dev.IsAnonymous() {
+			all++
+			if pod == m.pod {
+				own++
+			}
+		}
+	}
+	return all >= maxHungVolumes || own >= maxHungOfPod
+}
+
+// measure returns how many bytes of a volume are used, and the size of a file system that may have more than the volume. It waits
+// for a file system that does not answer as long as for an answer.
+func (v *volumes) measure(m volumeMount) (used, size int64, err error) {
+	if v.hangs(m) {
+		return 0, 0, errHung
 	}
 	type result struct {
-		used int64
-		err  error
+		used, size int64
+		err        error
 	}
 	done := make(chan result, 1)
 	go func() {
-		used, err := v.locator.usedOf(m)
-		done <- result{used, err}
+		var r result
+		r.used, r.size, r.err = v.locator.usedOf(m)
+		done <- r
 	}()
 	timer := time.NewTimer(v.patience)
 	defer timer.Stop()
 	select {
 	case r := <-done:
-		return r.used, r.err
+		return r.used, r.size, r.err
 	case <-v.stop:
-		return 0, errClosed
+		return 0, 0, errClosed
 	case <-timer.C:
 	}
 	v.mu.Lock()
-	v.hung[m.point] = true
+	v.hung[m.dev] = m.pod
 	v.mu.Unlock()
 	v.log.Warn("how much of a volume is used is not measured, as its file system does not answer", "volume", m.volume, "directory", m.point)
 	go func() {
 		<-done
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		delete(v.hung, m.point)
+		delete(v.hung, m.dev)
 	}()
-	return 0, errHung
+	return 0, 0, errHung
 }
 
-// mounts lists the mounts of persistent volumes, of the mount table of process 1 where its root directory can be opened.
-func (v *volumes) mounts() ([]volumeMount, error) {
+// mounts returns the mounts of volumes, of the mount table of process 1 where its root directory can be opened.
+func (v *volumes) mounts() (map[podVolume][]volumeMount, error) {
 	table := "/proc/self/mountinfo"
 	roots := v.locator.roots()
 	if len(roots) > 1 {
@@ -168,15 +218,16 @@ func (v *volumes) mounts() ([]volumeMount, error) {
 	return volumeMounts(b, v.locator.cfg.Kubelet)
 }
 
-// notPersistent are the volumes of the kubelet's directory that are not persistent, as it writes their kinds. Their names are those
-// that the pod gives them. Other kinds may have such too: the server knows which volumes a pod has.
+// notPersistent are the volumes of the kubelet's directory that are not persistent, as it writes their kinds. Other kinds may have
+// such too, as CSI has: the server knows which volumes are persistent.
 var notPersistent = []string{"empty-dir", "secret", "configmap", "projected", "downward-api", "git-repo", "image", "host-path"}
 
-// volumeMounts returns the mounts of persistent volumes below the kubelet's directory that are file systems of their own: the whole
-// of one, which is not the kubelet's own or the machine's root, and not that of another volume. The latest ones come first.
-func volumeMounts(mountinfo []byte, kubelet string) (list []volumeMount, err error) {
+// volumeMounts returns the mounts of volumes below the kubelet's directory that are the whole of a file system, which is not the
+// kubelet's own or the machine's root. A pod may have several with one name, of different kinds: the server knows which is right.
+func volumeMounts(mountinfo []byte, kubelet string) (map[podVolume][]volumeMount, error) {
 	prefix := strings.TrimSuffix(kubelet, "/") + "/pods/"
-	own, volumes := map[procfmt.Dev]bool{}, map[procfmt.Dev]string{}
+	own := map[procfmt.Dev]bool{}
+	var list []volumeMount
 	for line := range bytes.Lines(mountinfo) {
 		of, err := procfmt.Mountinfo(line)
 		if err != nil {
@@ -191,26 +242,17 @@ func volumeMounts(mountinfo []byte, kubelet string) (list []volumeMount, err err
 				continue
 			}
 			if f := strings.Split(rest, "/"); len(f) >= 4 && f[1] == "volumes" && isPersistent(f[2]) && (len(f) == 4 || len(f) == 5 && f[4] == "mount" && f[2] == "kubernetes.io~csi") {
-				list = append(list, volumeMount{m.ID, m.Dev, m.Point, f[0], f[3]})
+				list = append(list, volumeMount{m.ID, m.Dev, m.Point, podVolume{f[0], f[3]}})
 			}
 		}
 	}
+	mounts := map[podVolume][]volumeMount{}
 	for _, m := range list {
-		if of, ok := volumes[m.dev]; ok && of != m.volume {
-			own[m.dev] = true // they share it
+		if !own[m.dev] {
+			mounts[m.podVolume] = append(mounts[m.podVolume], m)
 		}
-		volumes[m.dev] = m.volume
 	}
-	slices.Reverse(list)
-	pods := map[string]int{}
-	list = slices.DeleteFunc(list, func(m volumeMount) bool {
-		if own[m.dev] {
-			return true
-		}
-		pods[m.volume]++
-		return pods[m.volume] > podsPerVolume
-	})
-	return list[:min(len(list), maxVolumes)], nil
+	return mounts, nil
 }
 
 func isPersistent(kind string) bool {
@@ -218,42 +260,43 @@ func isPersistent(kind string) bool {
 	return !ok || !slices.Contains(notPersistent, name)
 }
 
-// usedOf returns how many bytes of the file system of a mount are used: those that it has less those that are free.
-func (l *locator) usedOf(m volumeMount) (int64, error) {
+// usedOf returns how many bytes of the file system of a mount are used: those that it has less those that are free. size is what it
+// has, 0 if it is on a block device: then it is the volume's alone.
+func (l *locator) usedOf(m volumeMount) (used, size int64, err error) {
 	roots := l.roots()
 	defer closeAll(roots)
 	if len(roots) == 0 {
-		return 0, fmt.Errorf("the root directory: %w", fault.ErrUnavailable)
+		return 0, 0, fmt.Errorf("the root directory: %w", fault.ErrUnavailable)
 	}
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	fd, err := openat2(roots[len(roots)-1], m.point, &how)
 	if err != nil {
-		return 0, hostfs.Kind(m.point, err)
+		return 0, 0, hostfs.Kind(m.point, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read
 	var st unix.Statx_t
 	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st); err != nil {
-		return 0, hostfs.Kind(m.point, err)
+		return 0, 0, hostfs.Kind(m.point, err)
 	}
 	if st.Mask&unix.STATX_MNT_ID == 0 || st.Mnt_id != uint64(m.id) {
-		return 0, fmt.Errorf("%s: %w", m.point, errReplaced)
+		return 0, 0, fmt.Errorf("%s: %w", m.point, errReplaced)
 	}
 	var fs unix.Statfs_t
 	for err = unix.EINTR; err == unix.EINTR; {
 		err = unix.Fstatfs(fd, &fs)
 	}
 	if err != nil {
-		return 0, hostfs.Kind(m.point, err)
+		return 0, 0, hostfs.Kind(m.point, err)
 	}
-	size := uint64(fs.Frsize)
-	if size == 0 {
-		size = uint64(fs.Bsize)
+	block := uint64(cmp.Or(fs.Frsize, fs.Bsize))
+	over, all := bits.Mul64(fs.Blocks, block)
+	if fs.Blocks == 0 || over > 0 || all > math.MaxInt64 {
+		return 0, 0, fmt.Errorf("%s: %d blocks of %d bytes: %w", m.point, fs.Blocks, block, fault.ErrUnsupported)
 	}
-	over, used := bits.Mul64(fs.Blocks-min(fs.Bfree, fs.Blocks), size)
-	if fs.Blocks == 0 || over > 0 || used > math.MaxInt64 {
-		return 0, fmt.Errorf("%s: %d blocks of %d bytes: %w", m.point, fs.Blocks, size, fault.ErrUnsupported)
+	if m.dev.IsAnonymous() {
+		size = int64(all)
 	}
-	return int64(used), nil
+	return int64(all - min(fs.Bfree, fs.Blocks)*block), size, nil
 }
 
 func closeAll(fds []int) {

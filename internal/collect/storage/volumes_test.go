@@ -3,11 +3,13 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,33 +42,42 @@ func TestVolumeMounts(t *testing.T) {
 		"47 20 0:64 / " + pods + "a/volumes/kubernetes.io~csi/pv-more/mount/deeper rw - tmpfs tmpfs rw",
 		"48 20 0:65 / " + pods + "a/volumes/kubernetes.io~nfs rw - tmpfs tmpfs rw",
 		"49 20 0:66 / /mnt" + pods + "a/volumes/kubernetes.io~nfs/pv-elsewhere rw - tmpfs tmpfs rw",
-		// Two volumes in one file system.
-		"50 20 0:70 / " + pods + "a/volumes/kubernetes.io~nfs/pv-shared-1 rw - nfs4 server:/y rw",
-		"51 20 0:70 / " + pods + "a/volumes/kubernetes.io~nfs/pv-shared-2 rw - nfs4 server:/y rw",
+		// A user calls volumes of its own as those of others are called, and mounts what others mount.
+		"50 20 0:50 / " + pods + "evil/volumes/kubernetes.io~nfs/alias rw - nfs4 server:/x rw",
+		"51 20 0:70 / " + pods + "evil/volumes/kubernetes.io~nfs/pvc-1 rw - nfs4 evil:/y rw",
+		"52 20 0:71 / " + pods + "b/volumes/kubernetes.io~nfs/pvc-1 rw - nfs4 evil:/y rw",
 	}
-	for i := range 5 { // of many pods
-		table = append(table, fmt.Sprintf("%d 20 0:80 / %sp%d/volumes/kubernetes.io~nfs/pv-many rw - nfs4 server:/z rw", 60+i, pods, i))
+	want := map[podVolume][]volumeMount{}
+	add := func(id int, major, minor uint32, point, pod, volume string) {
+		of := podVolume{pod, volume}
+		want[of] = append(want[of], volumeMount{id, procfmt.Dev{Major: major, Minor: minor}, pods + point, of})
 	}
-	dev := func(major, minor uint32) procfmt.Dev { return procfmt.Dev{Major: major, Minor: minor} }
-	var want []volumeMount
-	for i := 4; i >= 2; i-- {
-		want = append(want, volumeMount{60 + i, dev(0, 80), fmt.Sprintf("%sp%d/volumes/kubernetes.io~nfs/pv-many", pods, i), fmt.Sprint("p", i), "pv-many"})
-	}
-	want = append(want, volumeMount{46, dev(0, 63), pods + "a/volumes/kubernetes.io~csi/pv-bare", "a", "pv-bare"},
-		volumeMount{35, dev(8, 17), pods + "a/volumes/vendor~driver/flex", "a", "flex"},
-		volumeMount{33, dev(8, 16), pods + "b/volumes/kubernetes.io~csi/pvc-1/mount", "b", "pvc-1"},
-		volumeMount{31, dev(8, 16), pods + "a/volumes/kubernetes.io~csi/pvc-1/mount", "a", "pvc-1"},
-		volumeMount{30, dev(0, 50), pods + "a/volumes/kubernetes.io~nfs/pv-nfs", "a", "pv-nfs"})
+	add(30, 0, 50, "a/volumes/kubernetes.io~nfs/pv-nfs", "a", "pv-nfs")
+	add(31, 8, 16, "a/volumes/kubernetes.io~csi/pvc-1/mount", "a", "pvc-1")
+	add(33, 8, 16, "b/volumes/kubernetes.io~csi/pvc-1/mount", "b", "pvc-1")
+	add(35, 8, 17, "a/volumes/vendor~driver/flex", "a", "flex")
+	add(46, 0, 63, "a/volumes/kubernetes.io~csi/pv-bare", "a", "pv-bare")
+	add(50, 0, 50, "evil/volumes/kubernetes.io~nfs/alias", "evil", "alias")
+	add(51, 0, 70, "evil/volumes/kubernetes.io~nfs/pvc-1", "evil", "pvc-1")
+	add(52, 0, 71, "b/volumes/kubernetes.io~nfs/pvc-1", "b", "pvc-1")
 	got, err := volumeMounts([]byte(strings.Join(table, "\n")+"\n"), "/var/lib/kubelet")
-	if err != nil || !slices.Equal(got, want) {
+	if err != nil || !maps.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("%v\ngot  %v\nwant %v", err, got, want)
 	}
-	table = nil
-	for i := range 2 * maxVolumes {
-		table = append(table, fmt.Sprintf("%d 20 0:%d / %sa/volumes/kubernetes.io~nfs/pv-%d rw - nfs4 server:/z rw", i, i, pods, i))
+}
+
+// TestVolumesInTurn checks that a pod with very many volumes delays none of other pods, and each of its own for as long.
+func TestVolumesInTurn(t *testing.T) {
+	due := map[podVolume]int64{{"good", "a"}: 9, {"good", "b"}: 8, {"late", "a"}: 1}
+	for i := range int64(2 * maxLook) {
+		due[podVolume{"evil", fmt.Sprint(i)}] = -i
 	}
-	if got, err := volumeMounts([]byte(strings.Join(table, "\n")), "/var/lib/kubelet"); err != nil || len(got) != maxVolumes {
-		t.Errorf("%d mounts, %v", len(got), err)
+	list := inTurn(slices.Collect(maps.Keys(due)), due)
+	first := podVolume{"evil", fmt.Sprint(2*maxLook - 1)}
+	second := podVolume{"evil", fmt.Sprint(2*maxLook - 2)}
+	want := []podVolume{first, {"late", "a"}, {"good", "b"}, second, {"good", "a"}}
+	if len(list) != len(due) || !slices.Equal(list[:5], want) || list[len(list)-1] != (podVolume{"evil", "0"}) {
+		t.Errorf("%v, want %v first", list[:5], want)
 	}
 }
 
@@ -78,10 +89,17 @@ func volumeDir(t *testing.T, dir, pod, kind, volume string) string {
 	return at
 }
 
+// volumeSize is the size of the file systems that tests mount.
+const volumeSize = 4 << 20
+
 // mount mounts a file system until the test ends.
 func mount(t *testing.T, source, at, kind string, flags uintptr) {
 	t.Helper()
-	must(t, unix.Mount(source, at, kind, flags, ""))
+	options := ""
+	if kind == "tmpfs" {
+		options = fmt.Sprint("size=", volumeSize)
+	}
+	must(t, unix.Mount(source, at, kind, flags, options))
 	t.Cleanup(func() { must(t, unix.Unmount(at, unix.MNT_DETACH)) })
 }
 
@@ -90,6 +108,10 @@ func (t *Table) measured() (map[usage.VolumeUse]bool, error) {
 	err := t.volumes.look()
 	got := map[usage.VolumeUse]bool{}
 	for _, v := range t.Volumes() {
+		if v.At == 0 {
+			return nil, errors.New("a figure without a time")
+		}
+		v.At = 0
 		got[v] = true
 	}
 	return got, err
@@ -103,14 +125,24 @@ func TestVolumes(t *testing.T) {
 	one, csi := volumeDir(t, dir, "a", "kubernetes.io~nfs", "pv-1"), volumeDir(t, dir, "a", "kubernetes.io~csi", "pvc-2/mount")
 	again, cache := volumeDir(t, dir, "b", "kubernetes.io~nfs", "pv-1"), volumeDir(t, dir, "a", "kubernetes.io~empty-dir", "cache")
 	local := volumeDir(t, dir, "a", "kubernetes.io~local-volume", "pv-local")
-	for _, at := range []string{one, csi, cache} {
+	alias := volumeDir(t, dir, "b", "kubernetes.io~csi", "pv-1/mount") // of the pod's own, with the name of its volume
+	for _, at := range []string{one, csi, cache, alias} {
 		mount(t, "tmpfs", at, "tmpfs", 0)
 	}
 	mount(t, one, again, "", unix.MS_BIND)
 	mount(t, t.TempDir(), local, "", unix.MS_BIND)
 	write(t, filepath.Join(one, "a"), 300<<10)
 	write(t, filepath.Join(cache, "a"), 1<<20)
-	want := map[usage.VolumeUse]bool{{Pod: "a", Volume: "pv-1", Used: 300 << 10}: true, {Pod: "b", Volume: "pv-1", Used: 300 << 10}: true, {Pod: "a", Volume: "pvc-2", Used: 0}: true}
+	figure := func(pod, volume string, used int64) usage.VolumeUse {
+		return usage.VolumeUse{Pod: pod, Volume: volume, Used: used, Size: volumeSize}
+	}
+	figures := func(list ...usage.VolumeUse) map[usage.VolumeUse]bool {
+		m := map[usage.VolumeUse]bool{}
+		for _, v := range list {
+			m[v] = true
+		}
+		return m
+	}
 	check := func(when string, want map[usage.VolumeUse]bool) {
 		t.Helper()
 		got, err := tab.measured()
@@ -118,72 +150,85 @@ func TestVolumes(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v", when, got, err, want)
 		}
 	}
-	check("at first", want)
-	check("not due", map[usage.VolumeUse]bool{})
+	check("at first", figures(figure("a", "pv-1", 300<<10), figure("b", "pv-1", 300<<10), figure("a", "pvc-2", 0)))
+	check("not due", figures())
 	// A file system over the volume is not the volume, but the volume of the pod anyway.
 	mount(t, "tmpfs", csi, "tmpfs", 0)
 	write(t, filepath.Join(csi, "a"), 8192)
-	check("over the volume", map[usage.VolumeUse]bool{{Pod: "a", Volume: "pvc-2", Used: 8192}: true})
-	mounts, err := tab.volumes.mounts()
+	all, err := tab.volumes.mounts()
 	must(t, err)
-	for _, m := range mounts {
-		m.id = 1 << 30 // it was unmounted since
-		if used, err := tab.volumes.locator.usedOf(m); !errors.Is(err, errReplaced) {
-			t.Errorf("%v unmounted: %d, %v", m, used, err)
+	for _, mounts := range all {
+		for _, m := range mounts {
+			m.id = 1 << 30 // it was unmounted since
+			if used, _, err := tab.volumes.locator.usedOf(m); !errors.Is(err, errReplaced) {
+				t.Errorf("%v unmounted: %d, %v", m, used, err)
+			}
 		}
 	}
 	must(t, os.Remove(filepath.Join(one, "a")))
 	tab.volumes.due = nil
-	check("due again", map[usage.VolumeUse]bool{{Pod: "a", Volume: "pv-1", Used: 0}: true, {Pod: "b", Volume: "pv-1", Used: 0}: true, {Pod: "a", Volume: "pvc-2", Used: 8192}: true})
+	check("due again", figures(figure("a", "pv-1", 0), figure("b", "pv-1", 0), figure("a", "pvc-2", 8192)))
 }
 
-// TestVolumeHangs checks that a volume that does not answer keeps neither the others nor the end waiting, and that few wait at once.
+// TestVolumeHangs checks that a volume that does not answer keeps neither the others nor the end waiting, and that few of a pod and
+// of all wait at once.
 func TestVolumeHangs(t *testing.T) {
 	hosttest.Need(t, "root")
 	h, dir := thisHost(t), t.TempDir()
 	tab := newTable(t, h, dir)
 	good := volumeDir(t, dir, "a", "kubernetes.io~nfs", "pv-good")
 	mount(t, "tmpfs", good, "tmpfs", 0)
-	of := usage.VolumeUse{Pod: "a", Volume: "pv-good"}
+	of := usage.VolumeUse{Pod: "a", Volume: "pv-good", Size: volumeSize}
 	var answers []func()
-	hang := func(n int) {
+	hang := func(pod string, n int) {
 		for range n {
-			answer := silence(t, volumeDir(t, dir, "a", "kubernetes.io~nfs", fmt.Sprint("pv-", len(answers))))
+			answer := silence(t, volumeDir(t, dir, pod, "kubernetes.io~nfs", fmt.Sprint("pv-", len(answers))))
 			t.Cleanup(answer)
 			answers = append(answers, answer)
 		}
 	}
-	hang(maxHung - 1)
-	tab.volumes.patience = 1 // all time out
-	if got, err := tab.measured(); err != nil || len(tab.volumes.hung) < maxHung-1 {
-		t.Fatalf("%v, %v; %d hang", got, err, len(tab.volumes.hung))
+	looks := func(patience time.Duration) map[usage.VolumeUse]bool {
+		t.Helper()
+		tab.volumes.patience, tab.volumes.due = patience, nil
+		got, err := tab.measured()
+		must(t, err)
+		return got
 	}
-	tab.volumes.patience = hangTime
+	pods := func() []string { // for which a file system hangs
+		tab.volumes.mu.Lock()
+		defer tab.volumes.mu.Unlock()
+		return slices.Collect(maps.Values(tab.volumes.hung))
+	}
 	hung := func(n int) {
 		t.Helper()
-		testkit.Eventually(t, fmt.Sprint(n, " volumes hang"), func() bool {
-			tab.volumes.mu.Lock()
-			defer tab.volumes.mu.Unlock()
-			return len(tab.volumes.hung) == n
-		})
-		tab.volumes.due = nil
+		testkit.Eventually(t, fmt.Sprint(n, " volumes hang"), func() bool { return len(pods()) == n })
 	}
-	hung(maxHung - 1) // the good one answered late
-	if got, err := tab.measured(); err != nil || !got[of] || len(got) != 1 {
-		t.Errorf("while some hang: %v, %v", got, err)
+	const noTime = 1 // all time out
+	hang("evil", 2*maxHungOfPod)
+	looks(noTime)
+	hung(maxHungOfPod) // the good one answered late
+	if got := looks(answerTime); !got[of] || len(got) != 1 {
+		t.Errorf("while those of a pod hang: %v", got)
 	}
-	hang(1)
-	tab.volumes.patience, tab.volumes.due = 1, nil
-	_, err := tab.measured()
-	must(t, err)
-	hung(maxHung)
-	tab.volumes.patience = hangTime
-	if got, err := tab.measured(); err != nil || len(got) > 0 {
-		t.Errorf("while the most hang: %v, %v", got, err)
+	for i := range maxHungVolumes / maxHungOfPod {
+		hang(fmt.Sprint("evil-", i), maxHungOfPod)
 	}
-	answers[0]()
-	hung(maxHung - 1)
-	if got, err := tab.measured(); err != nil || !got[of] {
-		t.Errorf("after one answered: %v, %v", got, err)
+	for len(pods()) < maxHungVolumes { // the good one takes a place for a moment
+		looks(noTime)
+		testkit.Eventually(t, "the good one", func() bool { return !slices.Contains(pods(), "a") })
+	}
+	hung(maxHungVolumes)
+	if got := looks(answerTime); len(got) > 0 {
+		t.Errorf("while the most hang: %v", got)
+	}
+	if tab.volumes.hangs(volumeMount{dev: procfmt.Dev{Major: 8}, podVolume: podVolume{"evil", "x"}}) {
+		t.Error("a file system on a block device is not measured")
+	}
+	for _, answer := range answers {
+		answer()
+	}
+	hung(0)
+	if got := looks(answerTime); !got[of] {
+		t.Errorf("after they answered: %v", got)
 	}
 }
