@@ -2,6 +2,7 @@ package attack_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"net/http"
@@ -257,10 +258,12 @@ var nodeAttempts = []attempt{
 	}},
 	{"agent", "volumes of pods of another node", func(t *testing.T, s *scene) {
 		s.changeLedger(t, `INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns, claims) VALUES ('prod', 'pod-of-payroll', 'finance', 'payroll-0', '', 'payroll-host', '{}', 1, 'data')`)
-		s.changeLedger(t, `INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns, volume) VALUES ('prod', 'volume-of-payroll', 'finance', 'pv-payroll', '', '', '{"mete.dev/claim":"data"}', 1, 1)`)
+		s.changeLedger(t, `INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns, volume, claims) VALUES ('prod', 'volume-of-payroll', 'finance', 'pv-payroll', '', '', '{}', 1, 1, 'finance/data')`)
 		figure := usage.VolumeUse{Pod: "pod-of-payroll", Volume: "pv-payroll", Used: 1 << 40}
-		for i, tok := range []string{s.agent, s.prodAgent} {
-			n, err := s.Enroll(t, tok, enrollFacts(fmt.Sprint("volume-thief-", i)))
+		for i, thief := range []struct{ token, name string }{{s.agent, ""}, {s.prodAgent, ""}, {s.prodAgent, s.victim.Facts.Name}} {
+			f := enrollFacts(fmt.Sprint("volume-thief-", i))
+			f.Name = cmp.Or(thief.name, f.Name)
+			n, err := s.Enroll(t, thief.token, f)
 			if err != nil {
 				t.Fatal(err)
 			}

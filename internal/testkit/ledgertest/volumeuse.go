@@ -26,14 +26,15 @@ type usedCase struct {
 // testVolumeUse: how much of volumes is used, as agents measure it.
 func testVolumeUse(t *testing.T, dsn string) {
 	cfg := ledger.Default()
-	cfg.Minutes = 24 * time.Hour
+	cfg.Minutes, cfg.Quota.Bytes = 24*time.Hour, 1 // levels have no quota
 	l := OpenWith(t, dsn, cfg)
 	for i, c := range []struct {
 		name string
 		run  func(*usedCase)
 	}{
 		{"life", usedLife}, {"two nodes", usedTwoNodes}, {"strangers", usedStrangers}, {"node by its pods", usedNodeByPods}, {"name again", usedNameAgain}, {"late", usedLate}, {"in any order", usedOrder},
-		{"huge", usedHuge}, {"flood", usedFlood}, {"pod gone", usedPodGone}, {"dropped", usedDropped},
+		{"huge", usedHuge}, {"flood", usedFlood}, {"pod gone", usedPodGone}, {"enrolled again", usedEnrolledAgain}, {"size", usedSize},
+		{"released", usedReleased}, {"many claims", usedManyClaims}, {"rows", usedRows}, {"dropped", usedDropped}, {"not put", usedNotPut}, // the last ones drop minutes
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &usedCase{marks: map[string]*batch.Mark{}, volumeCase: &volumeCase{reservedCase: &reservedCase{T: t, l: l, db: reader{t, DB(t, dsn)}, lease: pod.Lease{Cluster: fmt.Sprint("used-", i), Holder: "s"}}}}
@@ -82,6 +83,11 @@ func (r *usedCase) sends(node string, figures ...batch.TimedVolume) {
 	}
 	e := Entry(r.id(node), batch.Stream(fmt.Appendf(nil, "%-16s", r.id(node))[:16]), *mark, 0, 0)
 	e.Volumes = figures
+	for _, v := range figures {
+		if v.At.After(e.Through) {
+			e.Through = v.At
+		}
+	}
 	book(r.T, r.l, batch.Accepted, e)
 	mark.Next, mark.Last = mark.Next+1, e.Hash
 }
@@ -160,9 +166,7 @@ func usedStrangers(r *usedCase) {
 	r.sends("worker", r.figure(at, "web-0", "pv-2", 7), r.figure(-time.Hour, "web-0", "pv-1", 8)) // before there was one
 	r.put(time.Hour)
 	r.uses("strangers", -24*time.Hour, 24*time.Hour, query.ByWorkload, "")
-	if n := r.db.number("SELECT count(*) FROM volume_use u JOIN pod p ON p.id = u.pod WHERE p.cluster = '" + r.lease.Cluster + "'"); n > 0 {
-		r.Errorf("%d levels", n)
-	}
+	r.levels("strangers", 0)
 	r.sends("worker", r.figure(at, "web-0", "pv-1", 9))
 	r.put(time.Hour)
 	r.uses("its own", 0, at+15*time.Minute, query.ByWorkload, fmt.Sprintf("pv-1=%d", 9*15*60))
@@ -189,11 +193,18 @@ func usedNameAgain(r *usedCase) {
 	first := r.volume.UID
 	r.volume.UID, r.volume.Created = "5"+first[1:], Day.Add(2*time.Hour)
 	r.sees(2*time.Hour, 2*time.Hour)
-	r.sends("worker", r.figure(10*time.Minute, "web-0", "pv-1", 10), r.figure(90*time.Minute, "web-0", "pv-1", 20), r.figure(130*time.Minute, "web-0", "pv-1", 30))
+	r.sends("worker", r.figure(10*time.Minute, "web-0", "pv-1", 10), r.figure(90*time.Minute, "web-0", "pv-1", 20), r.figure(119*time.Minute, "web-0", "pv-1", 25), r.figure(130*time.Minute, "web-0", "pv-1", 30))
 	r.put(3 * time.Hour)
 	r.uses("the first", 0, time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 10*50*60))
 	r.uses("between", time.Hour, 2*time.Hour, query.ByWorkload, "")
-	r.uses("the second", 2*time.Hour, 3*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 30*50*60))
+	r.uses("the second", 2*time.Hour, 3*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 25*10*60+30*50*60)) // by the node's clock, it was there a minute before
+	r.gone(4*time.Hour, 4*time.Hour)
+	r.volume.UID, r.volume.Created = "6"+first[1:], Day.Add(4*time.Hour+30*time.Second)
+	r.sees(4*time.Hour+30*time.Second, 4*time.Hour+30*time.Second)
+	r.sends("worker", r.figure(239*time.Minute, "web-0", "pv-1", 777), r.figure(241*time.Minute, "web-0", "pv-1", 33))
+	r.put(5 * time.Hour)
+	r.uses("the second, a moment before the third", 239*time.Minute, 4*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%d", 777*60))
+	r.uses("the third", 4*time.Hour, 5*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 33*59*60))
 }
 
 // Figures of the past change the rows that were put, of minutes and hours, until the next figure.
@@ -268,19 +279,29 @@ func usedHuge(r *usedCase) {
 	r.uses("less than nothing", 24*time.Hour, 25*time.Hour, query.ByNamespace, "shop=0m")
 }
 
-// An agent sends very many figures: of a minute one counts, and those of what its pods do not mount end the list.
+// An agent sends very many figures: of a minute one counts, those of other volumes of its pods cost nothing, and those of pods that
+// are not on the node end the list of pods.
 func usedFlood(r *usedCase) {
-	var same, strange []batch.TimedVolume
+	var same, inline, strange []batch.TimedVolume
 	for i := range int64(5000) {
 		same = append(same, r.figure(time.Minute+time.Duration(i)*time.Millisecond, "web-0", "pv-1", i))
-		strange = append(strange, r.figure(time.Hour, "web-0", fmt.Sprint("strange-", i), i))
+		inline = append(inline, r.figure(time.Hour, "web-0", fmt.Sprint("inline-", i), i))
+		strange = append(strange, r.figure(time.Hour, fmt.Sprint("strange-", i), "pv-1", i))
 	}
 	r.runs("web-1", "worker", "shop", "data")
-	r.sends("worker", slices.Concat(same, strange, []batch.TimedVolume{r.figure(time.Hour, "web-0", "pv-1", 1), r.figure(90*time.Minute, "web-1", "pv-1", 2)})...)
+	r.sends("worker", slices.Concat(same, inline, strange, []batch.TimedVolume{r.figure(time.Hour, "web-0", "pv-1", 1), r.figure(90*time.Minute, "web-1", "pv-1", 2)})...)
 	r.put(2 * time.Hour)
 	r.uses("flood", 0, 2*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 4999*59*60+3600))
-	if n := r.db.number("SELECT count(*) FROM volume_use u JOIN pod p ON p.id = u.pod WHERE p.cluster = '" + r.lease.Cluster + "'"); n != 2 {
-		r.Errorf("%d levels", n)
+	r.levels("flood", 2)
+	r.sends("worker", append(inline, r.figure(90*time.Minute, "web-1", "pv-1", 2))...)
+	r.levels("other volumes", 3)
+}
+
+// levels checks how many levels the ledger has of volumes of the case.
+func (r *usedCase) levels(when string, want int64) {
+	r.Helper()
+	if n := r.db.number("SELECT count(*) FROM volume_use u JOIN pod p ON p.id = u.pod WHERE p.cluster = '" + r.lease.Cluster + "'"); n != want {
+		r.Errorf("%s: %d levels, want %d", when, n, want)
 	}
 }
 
@@ -315,4 +336,92 @@ func usedDropped(r *usedCase) {
 	if n := r.db.number("SELECT count(*) FROM volume_use WHERE pod NOT IN (SELECT id FROM pod)"); n > 0 || r.db.number(of) > 0 {
 		r.Errorf("%d levels of no volume", n)
 	}
+}
+
+// A machine enrolls again: it counts for its pods once the node of before is silent. A node of another name never does.
+func usedEnrolledAgain(r *usedCase) {
+	p := pod.Pod{UID: r.uidOf("web-0"), Namespace: "shop", Name: "web-0", Node: "worker", Created: Day, Scheduled: Day, Claims: []string{"data"},
+		Reserved: []pod.Reservation{{Container: "app", Levels: pod.Levels{CPU: 1, CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}}}}
+	r.try(func() error { return r.l.BookPods(r.Context(), r.lease, []pod.Pod{p}, Day) })
+	r.put(time.Minute) // it has a carrier on the node "worker"
+	r.runs("web-1", "worker", "shop", "data")
+	r.sends("worker", r.figure(time.Minute, "web-0", "pv-1", 100))
+	r.enroll("again", "worker")
+	r.sends("again", r.figure(10*time.Minute, "web-0", "pv-1", 900), r.figure(10*time.Minute, "web-1", "pv-1", 900),
+		r.figure(20*time.Minute, "web-0", "pv-1", 200), r.figure(25*time.Minute, "web-1", "pv-1", 300))
+	r.sends("other", r.figure(26*time.Minute, "web-0", "pv-1", 900), r.figure(26*time.Minute, "web-1", "pv-1", 900))
+	r.put(30 * time.Minute)
+	r.uses("again", 0, 30*time.Minute, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 60*(19*100+5*200+5*300)))
+	r.sends("worker", r.figure(30*time.Minute, "web-0", "pv-1", 400))
+	r.sends("again", r.figure(35*time.Minute, "web-0", "pv-1", 900))
+	r.put(40 * time.Minute)
+	r.uses("the first is back", 30*time.Minute, 40*time.Minute, query.ByWorkload, fmt.Sprintf("pv-1=%d", 600*400))
+}
+
+// A file system that is not on a block device counts if its size is about that of the volume.
+func usedSize(r *usedCase) {
+	for i, size := range []int64{749, 750, 1250, 1251, 1<<63 - 1, 0} {
+		f := r.figure(time.Duration(i)*time.Minute, "web-0", "pv-1", int64(1+i))
+		f.Size = size
+		r.sends("worker", f)
+	}
+	r.put(6 * time.Minute)
+	r.uses("sizes", 0, 6*time.Minute, query.ByWorkload, fmt.Sprintf("pv-1=%d", 60*(2+3*3+6)))
+}
+
+// A late figure counts for the claim that a volume was bound to last.
+func usedReleased(r *usedCase) {
+	r.put(2 * time.Hour)
+	r.bind("", "")
+	r.sees(2*time.Hour, 2*time.Hour)
+	r.sends("worker", r.figure(time.Hour, "web-0", "pv-1", 10))
+	r.put(3 * time.Hour)
+	r.uses("released", time.Hour, time.Hour+10*time.Minute, query.ByWorkload, "pv-1=6000")
+	r.bind("other", "shop/persistentvolumeclaim/other")
+	r.sees(3*time.Hour, 3*time.Hour)
+	r.sends("worker", r.figure(3*time.Hour, "web-0", "pv-1", 20))
+	r.levels("bound to another one", 1)
+}
+
+// Levels of dropped minutes go also while nothing is put.
+func usedNotPut(r *usedCase) {
+	r.put(time.Hour)
+	for day := 9; day < 14; day++ {
+		for hour := range 24 {
+			r.sends("worker", r.figure(time.Duration(24*day+hour)*time.Hour, "web-0", "pv-1", 5))
+		}
+		r.drop(time.Duration(24*(day+1)) * time.Hour)
+	}
+	r.levels("five days", 2*24)
+}
+
+// A pod with very many claims has the first ones.
+func usedManyClaims(r *usedCase) {
+	var claims []string
+	for i := range 256 {
+		claims = append(claims, fmt.Sprintf("%0253d", i))
+	}
+	r.runs("web-1", "worker", "shop", append([]string{"data"}, claims...)...)
+	if n := r.db.number("SELECT length(claims) FROM pod WHERE uid = '" + r.uidOf("web-1") + "'"); n < 3800 || n > 4096 {
+		r.Errorf("%d bytes of claims", n)
+	}
+	r.sends("worker", r.figure(0, "web-1", "pv-1", 10))
+	r.put(time.Minute)
+	r.uses("the first claim", 0, time.Minute, query.ByWorkload, "pv-1=600")
+}
+
+// A late figure changes the rows from its minute on, or the row of its hour, also if the clock of another server was ahead.
+func usedRows(r *usedCase) {
+	r.put(50 * time.Minute)
+	rev := r.db.number("SELECT rev FROM counter")
+	r.sends("worker", r.figure(45*time.Minute, "web-0", "pv-1", 10))
+	r.put(51 * time.Minute)
+	if n := r.db.number(fmt.Sprintf("SELECT count(*) FROM minute_%s WHERE rev > %d", Day.Format("20060102"), rev)); n != 6 {
+		r.Errorf("%d rows, want those of 6 minutes", n)
+	}
+	r.put(3 * time.Hour)
+	r.sends("worker", r.figure(30*time.Minute, "web-0", "pv-1", 20))
+	r.put(3*time.Hour - time.Minute)
+	r.uses("the hour", 0, time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%d", 15*60*(20+10)))
+	r.wants("its capacity", 0, time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%d", 3600*1000))
 }

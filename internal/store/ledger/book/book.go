@@ -108,9 +108,9 @@ type bookedNode struct {
 	host    int64 // host of a nested node, 0 if not nested
 	run     int64 // kernel run that it measured last, 0 if none
 	jobs    bool  // it is that of a machine's standalone jobs
-	// clusterName is the name of its cluster.
-	clusterName string
-	revoked     int64 // ns, 0 if not revoked
+	// name is the node's own, and clusterName that of its cluster.
+	name, clusterName string
+	revoked           int64 // ns, 0 if not revoked
 	// workloads are those of which the transaction adds rows.
 	workloads map[int64]bool
 	isGuest   bool // rows of it are within another node
@@ -298,11 +298,11 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 	n := &bookedNode{node: id, workloads: map[int64]bool{}}
 	var machine, cluster string
 	var guest, host int64
-	err := b.QueryRow(`SELECT id, through_ns, cpus, cpus_minute, host, run, machine_id, cluster, revoked_ns,
+	err := b.QueryRow(`SELECT id, through_ns, cpus, cpus_minute, host, run, machine_id, cluster, name, revoked_ns,
 		CASE WHEN EXISTS (SELECT 1 FROM nested_series x WHERE x.node = node.id) OR EXISTS (SELECT 1 FROM within_day x WHERE x.node = node.id) THEN 1 ELSE 0 END,
 		CASE WHEN EXISTS (SELECT 1 FROM nested_series x WHERE x.host = node.id) THEN 1 ELSE 0 END
 		FROM node WHERE node_id = $1 AND source = 0`, schema.Clean(id)).
-		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &machine, &cluster, &n.revoked, &guest, &host)
+		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &machine, &cluster, &n.name, &n.revoked, &guest, &host)
 	n.isGuest, n.isHost = guest != 0, host != 0
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err

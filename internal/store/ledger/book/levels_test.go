@@ -186,3 +186,25 @@ func TestFirstChange(t *testing.T) {
 		}
 	}
 }
+
+// TestManyLevels: rows of a volume that was measured and resized very often take no time for what is before or after them: if each
+// went through all spans and levels, this would take hours.
+func TestManyLevels(t *testing.T) {
+	const minutes, resizes, step = 2_000_000, 1_000, 10
+	var levels []usedLevel
+	for m := range int64(minutes) {
+		levels = append(levels, usedLevel{m, m})
+	}
+	var spans []levelSpan
+	for i := range int64(resizes) {
+		const length = minutes * 60 / resizes
+		spans = append(spans, levelSpan{from: i * length, to: (i + 1) * length, Levels: pod.Levels{Storage: 1}})
+	}
+	for m := int64(0); m < minutes; m += step {
+		from, to := m*60, (m+2)*60
+		u, some := volumeUsage(spans, levels, from, to)
+		if want := 60 * (m + m + 1); !some || u.Amount[usage.Storage] != want || u.Amount[usage.StorageReserved] != 120 || u.Quality.Get(usage.Storage) != usage.Measured {
+			t.Fatalf("minute %d: %d byte-seconds, want %d", m, u.Amount[usage.Storage], want)
+		}
+	}
+}

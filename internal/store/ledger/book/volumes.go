@@ -66,7 +66,10 @@ func bookVolume(t *db.Tx, l pod.Lease, v *pod.Volume, at int64) error {
 	if err != nil || id != 0 && (old.volume == 0 || old.name != row.name) {
 		return err
 	}
-	if v.ClaimUnknown && old.namespace == row.namespace && isOfClaim(old.labels, v.Claim) {
+	if row.claims = old.claims; v.Claim != "" { // else it was the last one
+		row.claims = claimKey(row.namespace, schema.Clean(v.Claim))
+	}
+	if v.ClaimUnknown && old.namespace == row.namespace && old.claims == row.claims {
 		row.job, row.labels = old.job, old.labels
 	}
 	if id == 0 || row != old {
@@ -79,11 +82,6 @@ func bookVolume(t *db.Tx, l pod.Lease, v *pod.Volume, at int64) error {
 	}
 	return reservePod(t, l, id, &pod.Pod{Scheduled: v.Created, Since: v.Since, Reserved: []pod.Reservation{{
 		Levels: pod.Levels{Storage: v.Bytes, CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}}}}, "volumes_ns", at)
-}
-
-// isOfClaim reports whether the labels of a volume are those of a claim.
-func isOfClaim(labels, claim string) bool {
-	return claimOf(labels) == schema.Clean(claim)
 }
 
 // volumesNode returns the id of the pseudo-node of a cluster's volumes, which it creates if it is missing. now is in ns.
@@ -102,7 +100,9 @@ func volumeUsage(spans []levelSpan, used []usedLevel, from, to int64) (u usage.U
 		u.Put(usage.StorageReserved, all.Amount[usage.StorageReserved], all.Quality.Get(usage.StorageReserved))
 	}
 	for _, s := range spans {
-		putUsed(&u, used, max(s.from, from), min(end(s.to, to), to))
+		if first, last := max(s.from, from), min(end(s.to, to), to); first < last {
+			putUsed(&u, used, first, last)
+		}
 	}
 	return u, some
 }

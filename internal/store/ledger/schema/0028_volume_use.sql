@@ -1,7 +1,8 @@
 -- How much of the volumes of Kubernetes clusters is used: levels by minute, from which rows of usage follow as they do from what
 -- volumes reserve. A pod has the names of its claims, so that no agent tells of volumes that no pod of its node mounts.
-ALTER TABLE pod ADD COLUMN claims text NOT NULL DEFAULT ''; -- names, with commas between them
-CREATE INDEX pod_volume ON pod (cluster, name) WHERE volume = 1;
+-- Names with commas between them; of a volume the namespace and name of the claim that it is or was last bound to, as "shop/data".
+ALTER TABLE pod ADD COLUMN claims text NOT NULL DEFAULT '';
+CREATE INDEX pod_volume ON pod (cluster, claims) WHERE volume = 1;
 
 CREATE TABLE volume_use (
 	pod    {int} NOT NULL, -- the id of the volume there
