@@ -52,16 +52,16 @@ func TestReservedInChromium(t *testing.T) {
 	u.sees("no word of it", heads("parts by workload", `!/unused|reserved|limited time/i.test(document.querySelector("#main").innerText) && document.querySelector('[aria-label="raw figures"]') !== null`))
 }
 
-// Pages show what a volume reserves beside what is used of it, and what is not, though it has no CPU time.
+// Pages show what volumes without CPU time reserve, what is used of them, and what is not, if it is known.
 func TestVolumesInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 2, Each: 4, Tame: true, Reserved: true, Volumes: true})
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 1440, 900, "/job?range=1h&job="+url.QueryEscape(fleet.VolumeJob))
-	u.sees("used, reserved and not used", `(() => { const rows = [...document.querySelectorAll('[aria-label="used and reserved"] tbody tr')].map((tr) => [...tr.children].map((c) => parseFloat(c.innerText.trim()) || c.innerText.trim())); const r = rows[0]; return rows.length === 1 && r[0] === "Storage" && r[1] > 0 && Math.abs(r[2] / r[1] - 4) < 0.1 && Math.abs(r[4] / r[1] - 3) < 0.1; })()`)
+	u.sees("used, reserved and not used", `(() => { const rows = [...document.querySelectorAll('[aria-label="used and reserved"] tbody tr')].map((tr) => [...tr.children].map((c) => parseFloat(c.innerText.trim()) || c.innerText.trim())); const r = rows[0]; return rows.length === 1 && r[0] === "Storage" && r[1] > 0 && Math.abs(r[2] / r[1] - 8) < 0.1 && Math.abs(r[4] / r[1] - 3) < 0.1; })()`)
 	picture(t, ctx, "volume-job")
 	u.opens(f.URL + "/jobs?range=1h&cols=storage~storage_reserved&sort=storage.down")
-	u.sees("the columns of its row", `(() => { const row = [...document.querySelectorAll('[aria-label="jobs"] tbody tr')].find((tr) => tr.innerText.includes("persistentvolumeclaim")); const v = row && [...row.querySelectorAll("td.num")].map((td) => parseFloat(td.innerText)).filter((v) => v > 0); return v && v.length === 2 && Math.abs(v[1] / v[0] - 4) < 0.1; })()`)
+	u.sees("the columns of its row", `(() => { const row = [...document.querySelectorAll('[aria-label="jobs"] tbody tr')].find((tr) => tr.innerText.includes("persistentvolumeclaim")); const v = row && [...row.querySelectorAll("td.num")].map((td) => parseFloat(td.innerText)).filter((v) => v > 0); return v && v.length === 2 && Math.abs(v[1] / v[0] - 8) < 0.1; })()`)
 }
 
 // reservedColumns are the columns of page Jobs of what is reserved.

@@ -56,18 +56,20 @@ func (f *Fleet) reserve(ctx context.Context, c Config) error {
 // VolumeJob is the job of the volume of each cluster.
 const VolumeJob = "data/persistentvolumeclaim/index"
 
-// mountVolume books a volume of a cluster, and what a pod of a machine that mounts it uses of it.
+// mountVolume books two volumes of a cluster, and what a pod of a machine that mounts one of them uses of it.
 func (f *Fleet) mountVolume(ctx context.Context, m *machine, cluster string, from, now time.Time) error {
 	const claim, space, capacity = "index", "data", 100 << 30
 	p := pod.Pod{UID: "00000000-0000-0000-1000-" + m.node[len(m.node)-12:], Namespace: space, Name: "index-0", Job: "data/statefulset/index", Node: m.name, Created: from, Claims: []string{claim}}
 	v := pod.Volume{UID: "00000000-0000-0000-2000-" + m.node[len(m.node)-12:], Name: "pv-index", Namespace: space, Claim: claim, Job: VolumeJob, Bytes: capacity, Created: from,
 		Labels: map[string]string{pod.LabelClaim: claim, pod.LabelClass: "fast"}}
+	block := v // what is used of it is not known
+	block.UID, block.Name = "00000000-0000-0000-3000-"+m.node[len(m.node)-12:], "pv-block"
 	e := &batch.Entry{Node: m.node, Stream: batch.Stream{byte(m.seed), 'v'}, Number: 1, Hash: batch.HashOf([]byte(m.node))}
 	for at := from; at.Before(now); at = at.Add(5 * time.Minute) {
 		e.Volumes = append(e.Volumes, batch.TimedVolume{At: at, VolumeUse: usage.VolumeUse{Pod: p.UID, Volume: v.Name, Used: capacity / 4}})
 	}
 	l := f.Server.Ledger
-	if err := errors.Join(l.BookPods(ctx, pod.Lease{Cluster: cluster}, []pod.Pod{p}, now), l.BookVolumes(ctx, pod.Lease{Cluster: cluster}, []pod.Volume{v}, now)); err != nil {
+	if err := errors.Join(l.BookPods(ctx, pod.Lease{Cluster: cluster}, []pod.Pod{p}, now), l.BookVolumes(ctx, pod.Lease{Cluster: cluster}, []pod.Volume{v, block}, now)); err != nil {
 		return err
 	}
 	r, err := l.Book(ctx, []*batch.Entry{e})

@@ -57,17 +57,23 @@ function Raw({ sum, over, one }) {
     ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
 }
 
+// Unused is the storage that the volumes of a job reserve and do not use, of those of which it is known what is used.
+function Unused({ sum, over, where, span }) {
+  const used = "storage_byte_seconds", held = "storage_reserved_byte_seconds", data = useData((signal) => get("/v1/usage", { by: "workload,cluster", where, limit: 1000, fields: used + "," + held, ...ledger(span) }, signal), [where.join(), steps(span)]);
+  const all = data.data ? data.data.groups : [], list = all.filter((r) => known(r[used])), unused = list.reduce((free, r) => free + Math.max(0, Number(r[held]) - Number(r[used])), 0);
+  return list.length > 0 && html`<${Figure} v=${reserved({ ...sum, unused }, "unused", over)} unit="bytes" quality=${sum.quality[used]} />${list.length < all.length && html`<span class="off" title="of the others it is not known what is used">of ${few(list.length, "volume")}</span>`}`;
+}
+
 // Reserved compares what a job used with what its pods and volumes reserve and are limited to; it is nothing where nothing is known
 // to be reserved.
-function Reserved({ sum, over }) {
+function Reserved({ sum, over, where, span }) {
   const pods = known(sum.cpu_reserved_seconds), used = "storage_byte_seconds", held = "storage_reserved_byte_seconds";
   if (!pods && !(Number(sum[held]) > 0)) return null;
   const figure = (key, unit, value = reserved(sum, key, over)) => html`<${Figure} v=${value} unit=${unit} quality=${sum.quality[key]} />`;
   const share = (unused, of) => Number(sum[of]) > 0 && known(sum[unused]) && html`<span class="off" title="of what is reserved">${text(Number(sum[unused]) / Number(sum[of]), "percent")}</span>`;
   const row = (title, unit, of, end) => html`<tr><th scope="row">${title}</th><td class="num">${figure(of + end, unit)}</td><td class="num">${figure(of + "_reserved" + end, unit)}</td><td class="num"><${Limited} r=${sum} of=${of}>${figure(of + "_limit" + end, unit)}</${Limited}></td><td class="num">${figure(of + "_unused" + end, unit)}${share(of + "_unused" + end, of + "_reserved" + end)}</td></tr>`;
   const only = (title, unit, key, used, unused) => (Number(sum[key]) > 0 || used && known(sum[used])) && html`<tr><th scope="row">${title}</th><td class="num">${used && figure(used, unit)}</td><td class="num">${figure(key, unit)}</td><td></td><td class="num">${unused}</td></tr>`;
-  // A job without pods has volumes, which hardly use more than they reserve: what is not used is the difference of the sums.
-  const free = !pods && known(sum[used]) && html`<${Figure} v=${Math.max(0, reserved(sum, held, over) - reserved(sum, used, over))} unit="bytes" quality=${sum.quality[used]} />`;
+  const free = !pods && known(sum[used]) && html`<${Unused} sum=${sum} over=${over} where=${where} span=${span} />`;
   return html`<${Card} title="Used and reserved" note="average while it ran" flush><div class="table short" tabindex="0" role="region" aria-label="used and reserved"><table><thead><tr><th scope="col"><span class="hidden">What</span></th><th scope="col" class="num">Used</th><th scope="col" class="num">Reserved</th><th scope="col" class="num" title="of containers that had one">Limit</th><th scope="col" class="num" title="reserved and not used: what one pod uses beyond what it reserves is not deducted from what another one does not use">Unused</th></tr></thead><tbody>
     ${pods && row("CPU", "cores", "cpu", "_seconds")}${pods && row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", held, used, free)}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
 }
@@ -184,7 +190,7 @@ export function Job({ nodes }) {
       <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
       <${Flow} title="Disk" sum=${sum} of=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} change=${change} />
-      <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section><${Reserved} sum=${sum} over=${used.data.averages_over_seconds} />`}</${Shown}>
+      <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section><${Reserved} sum=${sum} over=${used.data.averages_over_seconds} where=${where} span=${span} />`}</${Shown}>
     <${Runs} data=${runs} where=${where} span=${span} />
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
