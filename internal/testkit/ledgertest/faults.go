@@ -30,7 +30,7 @@ type Faults struct {
 	armed   bool
 	seen    map[[32]byte]bool
 	product map[uintptr]bool // whether an instruction is of the product
-	count   int
+	steps   int
 }
 
 // faults are those of all ledgers of the test program.
@@ -80,10 +80,18 @@ func (f *Faults) disarm() string {
 	return f.failed
 }
 
+// count returns how many steps there were.
+func (f *Faults) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.steps
+}
+
 // step returns an error if a step is to fail.
 func (f *Faults) step(what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.steps++
 	if !f.armed || f.failed != "" {
 		return nil
 	}
@@ -108,7 +116,6 @@ func (f *Faults) step(what string) error {
 		return nil
 	}
 	f.seen[key], f.failed = true, what
-	f.count++
 	return ErrFault
 }
 

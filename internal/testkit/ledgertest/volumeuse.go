@@ -34,7 +34,8 @@ func testVolumeUse(t *testing.T, dsn string) {
 	}{
 		{"life", usedLife}, {"two nodes", usedTwoNodes}, {"strangers", usedStrangers}, {"node by its pods", usedNodeByPods}, {"name again", usedNameAgain}, {"late", usedLate}, {"in any order", usedOrder},
 		{"huge", usedHuge}, {"flood", usedFlood}, {"pod gone", usedPodGone}, {"enrolled again", usedEnrolledAgain}, {"size", usedSize},
-		{"released", usedReleased}, {"many claims", usedManyClaims}, {"rows", usedRows}, {"dropped", usedDropped}, {"not put", usedNotPut}, // the last ones drop minutes
+		{"released", usedReleased}, {"many claims", usedManyClaims}, {"cost", usedCost}, {"claim unknown", usedClaimUnknown},
+		{"rows", usedRows}, {"clock ahead", usedClockAhead}, {"long ago", usedLongAgo}, {"dropped", usedDropped}, {"not put", usedNotPut}, // the last ones drop minutes
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &usedCase{marks: map[string]*batch.Mark{}, volumeCase: &volumeCase{reservedCase: &reservedCase{T: t, l: l, db: reader{t, DB(t, dsn)}, lease: pod.Lease{Cluster: fmt.Sprint("used-", i), Holder: "s"}}}}
@@ -279,8 +280,7 @@ func usedHuge(r *usedCase) {
 	r.uses("less than nothing", 24*time.Hour, 25*time.Hour, query.ByNamespace, "shop=0m")
 }
 
-// An agent sends very many figures: of a minute one counts, those of other volumes of its pods cost nothing, and those of pods that
-// are not on the node end the list of pods.
+// An agent sends very many figures: of a minute one counts, and those of other volumes and pods delay none.
 func usedFlood(r *usedCase) {
 	var same, inline, strange []batch.TimedVolume
 	for i := range int64(5000) {
@@ -291,10 +291,8 @@ func usedFlood(r *usedCase) {
 	r.runs("web-1", "worker", "shop", "data")
 	r.sends("worker", slices.Concat(same, inline, strange, []batch.TimedVolume{r.figure(time.Hour, "web-0", "pv-1", 1), r.figure(90*time.Minute, "web-1", "pv-1", 2)})...)
 	r.put(2 * time.Hour)
-	r.uses("flood", 0, 2*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 4999*59*60+3600))
-	r.levels("flood", 2)
-	r.sends("worker", append(inline, r.figure(90*time.Minute, "web-1", "pv-1", 2))...)
-	r.levels("other volumes", 3)
+	r.uses("flood", 0, 2*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 4999*59*60+30*60+30*60*2))
+	r.levels("flood", 3)
 }
 
 // levels checks how many levels the ledger has of volumes of the case.
@@ -355,6 +353,14 @@ func usedEnrolledAgain(r *usedCase) {
 	r.sends("worker", r.figure(30*time.Minute, "web-0", "pv-1", 400))
 	r.sends("again", r.figure(35*time.Minute, "web-0", "pv-1", 900))
 	r.put(40 * time.Minute)
+	r.enroll("silent", "silent") // it has sent nothing yet
+	r.runs("web-2", "silent", "shop", "data")
+	r.enroll("its twin", "silent")
+	before := r.db.number("SELECT count(*) FROM volume_use")
+	r.sends("its twin", r.figure(10*time.Minute, "web-2", "pv-1", 900))
+	if n := r.db.number("SELECT count(*) FROM volume_use"); n != before {
+		r.Error("a node with the name of one that enrolled a moment ago counts")
+	}
 	r.uses("the first is back", 30*time.Minute, 40*time.Minute, query.ByWorkload, fmt.Sprintf("pv-1=%d", 600*400))
 }
 
@@ -367,6 +373,16 @@ func usedSize(r *usedCase) {
 	}
 	r.put(6 * time.Minute)
 	r.uses("sizes", 0, 6*time.Minute, query.ByWorkload, fmt.Sprintf("pv-1=%d", 60*(2+3*3+6)))
+	r.volume.Bytes = 5000
+	r.sees(2*time.Hour, 2*time.Hour)
+	sized := func(at time.Duration, size int64) batch.TimedVolume {
+		f := r.figure(at, "web-0", "pv-1", 10)
+		f.Size = size
+		return f
+	}
+	r.levels("before the resize", 3)
+	r.sends("worker", sized(time.Hour, 1000), sized(time.Hour+time.Minute, 5000), sized(3*time.Hour, 5000), sized(3*time.Hour+time.Minute, 1000), sized(119*time.Minute, 5000), sized(121*time.Minute, 1000))
+	r.levels("of the size of its time, or about then", 3+4)
 }
 
 // A late figure counts for the claim that a volume was bound to last.
@@ -374,13 +390,18 @@ func usedReleased(r *usedCase) {
 	r.put(2 * time.Hour)
 	r.bind("", "")
 	r.sees(2*time.Hour, 2*time.Hour)
-	r.sends("worker", r.figure(time.Hour, "web-0", "pv-1", 10))
+	r.sees(3*time.Hour, 3*time.Hour)
+	r.runs("web-9", "worker", "shop", "data") // to which another volume is bound; and it mounts an inline one that is called pv-1
+	r.sends("worker", r.figure(time.Hour, "web-0", "pv-1", 10), r.figure(123*time.Minute, "web-9", "pv-1", 5), r.figure(20*time.Hour, "web-9", "pv-1", 1))
 	r.put(3 * time.Hour)
 	r.uses("released", time.Hour, time.Hour+10*time.Minute, query.ByWorkload, "pv-1=6000")
 	r.bind("other", "shop/persistentvolumeclaim/other")
 	r.sees(3*time.Hour, 3*time.Hour)
 	r.sends("worker", r.figure(3*time.Hour, "web-0", "pv-1", 20))
 	r.levels("bound to another one", 1)
+	r.runs("web-0", "worker", "shop", "other")
+	r.sends("worker", r.figure(5*time.Hour, "web-0", "pv-1", 20))
+	r.levels("of the other one", 2)
 }
 
 // Levels of dropped minutes go also while nothing is put.
@@ -424,4 +445,64 @@ func usedRows(r *usedCase) {
 	r.put(3*time.Hour - time.Minute)
 	r.uses("the hour", 0, time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%d", 15*60*(20+10)))
 	r.wants("its capacity", 0, time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%d", 3600*1000))
+}
+
+// With very many pods and claims, a figure takes as many statements as with few.
+func usedCost(r *usedCase) {
+	var claims []string
+	for i := range 256 {
+		claims = append(claims, fmt.Sprintf("c%d", i))
+	}
+	var pods []pod.Pod
+	var figures []batch.TimedVolume
+	for i := range 110 {
+		name := fmt.Sprint("evil-", i)
+		pods = append(pods, pod.Pod{UID: r.uidOf(name), Namespace: "evil", Name: name, Node: "worker", Created: Day, Claims: claims})
+		figures = append(figures, r.figure(time.Minute, name, fmt.Sprint("inline-", i), 5), r.figure(time.Minute, fmt.Sprint("unknown-", i), "pv-1", 5))
+	}
+	r.try(func() error { return r.l.BookPods(r.Context(), r.lease, pods, Day) })
+	steps := func(figures ...batch.TimedVolume) int {
+		before := faults.count()
+		r.sends("worker", figures...)
+		return faults.count() - before
+	}
+	steps(r.figure(time.Minute, "web-0", "pv-1", 1)) // with each fault
+	one := steps(r.figure(2*time.Minute, "web-0", "pv-1", 1))
+	if n := steps(append(figures, r.figure(3*time.Minute, "web-0", "pv-1", 1))...); n > one {
+		r.Errorf("%d statements for %d figures, %d for one", n, len(figures), one)
+	}
+	r.levels("among many", 3)
+}
+
+// A volume keeps its job while its claim is not known, also if a former version of the server booked it, without the claim.
+func usedClaimUnknown(r *usedCase) {
+	r.volume.Job = "shop/checkout"
+	r.sees(0, 0)
+	if _, err := r.db.db.Exec("UPDATE pod SET claims = '' WHERE uid = '" + r.volume.UID + "'"); err != nil {
+		r.Fatal(err)
+	}
+	r.volume.Job, r.volume.ClaimUnknown = "", true
+	r.sees(time.Hour, time.Hour)
+	if n := r.db.number("SELECT count(*) FROM pod WHERE job = 'shop/checkout' AND claims = 'shop/data' AND uid = '" + r.volume.UID + "'"); n != 1 {
+		r.Error("the volume has another job")
+	}
+}
+
+// The clock of another server was hours ahead when it put rows: a late figure leaves no hour in parts.
+func usedClockAhead(r *usedCase) {
+	r.put(4*time.Hour + 10*time.Minute)
+	r.sends("worker", r.figure(90*time.Minute, "web-0", "pv-1", 20))
+	r.put(2*time.Hour + 10*time.Minute)
+	r.put(5 * time.Hour)
+	r.wants("its capacity", 0, 5*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%d", 5*3600*1000))
+	r.uses("late", 0, 5*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 210*60*20))
+}
+
+// A figure from long before the rows that are put has none of them put again.
+func usedLongAgo(r *usedCase) {
+	r.put(30 * time.Hour)
+	r.sends("worker", r.figure(5*time.Hour-time.Minute, "web-0", "pv-1", 1), r.figure(5*time.Hour, "web-0", "pv-1", 2))
+	r.levels("of the last day", 1)
+	r.put(30 * time.Hour)
+	r.uses("of the last day", 0, 30*time.Hour, query.ByWorkload, fmt.Sprintf("pv-1=%dm", 25*3600*2))
 }

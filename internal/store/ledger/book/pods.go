@@ -90,7 +90,7 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 	if err != nil {
 		return err
 	}
-	row := podRow{schema.Clean(p.Namespace), schema.Clean(p.Name), schema.Clean(p.Job), schema.Clean(p.Node), string(labels), schema.Clean(p.RunUID), schema.Clean(p.RunName), joinClaims(p.Claims), 0, 0}
+	row := podRow{schema.Clean(p.Namespace), schema.Clean(p.Name), schema.Clean(p.Job), schema.Clean(p.Node), string(labels), schema.Clean(p.RunUID), schema.Clean(p.RunName), joinClaims(p.Claims), 0, 0, 0}
 	id, old, had, err := readPod(t, cluster, schema.Clean(p.UID))
 	if err != nil {
 		return err
@@ -160,21 +160,21 @@ func forgetContainers(t *db.Tx, pod int64, now, had map[string]string) error {
 
 type podRow struct {
 	namespace, name, job, node, labels, runUID, runName, claims string
-	ended, volume                                               int64
+	ended, volume, released                                     int64
 }
 
 // store stores a pod or a volume, which has not ended, and returns its id.
 func (p *podRow) store(t *db.Tx, cluster, uid string, created int64) (id int64, err error) {
-	return id, t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, run_uid, run_name, created_ns, volume, claims) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+	return id, t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, run_uid, run_name, created_ns, volume, claims, released_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 		ON CONFLICT (cluster, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name, job = excluded.job, node = excluded.node,
-		labels = excluded.labels, run_uid = excluded.run_uid, run_name = excluded.run_name, claims = excluded.claims, ended_ns = 0 RETURNING id`,
-		cluster, uid, p.namespace, p.name, p.job, p.node, p.labels, p.runUID, p.runName, created, p.volume, p.claims).Scan(&id)
+		labels = excluded.labels, run_uid = excluded.run_uid, run_name = excluded.run_name, claims = excluded.claims, released_ns = excluded.released_ns, ended_ns = 0 RETURNING id`,
+		cluster, uid, p.namespace, p.name, p.job, p.node, p.labels, p.runUID, p.runName, created, p.volume, p.claims, p.released).Scan(&id)
 }
 
 // readPod reads a pod and its containers, or a volume; id is 0 if it is not stored.
 func readPod(t *db.Tx, cluster, uid string) (id int64, p podRow, containers map[string]string, err error) {
-	err = t.QueryRow("SELECT id, namespace, name, job, node, labels, run_uid, run_name, claims, ended_ns, volume FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid).
-		Scan(&id, &p.namespace, &p.name, &p.job, &p.node, &p.labels, &p.runUID, &p.runName, &p.claims, &p.ended, &p.volume)
+	err = t.QueryRow("SELECT id, namespace, name, job, node, labels, run_uid, run_name, claims, ended_ns, volume, released_ns FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid).
+		Scan(&id, &p.namespace, &p.name, &p.job, &p.node, &p.labels, &p.runUID, &p.runName, &p.claims, &p.ended, &p.volume, &p.released)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, p, nil, nil
 	} else if err != nil {

@@ -115,7 +115,7 @@ func (p *reservedPutter) put(after int64) (last int64, done bool, err error) {
 // putPod puts rows of a pod. all is false if there are more of them.
 func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
 	to := r.right
-	if hour := to - to%schema.HourMinutes; to < r.put && hour+schema.HourMinutes <= p.until-putCoarse/2 {
+	if hour := to - to%schema.HourMinutes; to < r.put && hour+schema.HourMinutes <= max(p.until, r.put)-putCoarse/2 {
 		to = hour // its row may be of the whole hour: a server whose clock is ahead put it
 	}
 	to = max(to, p.HourFloor)

@@ -66,10 +66,13 @@ func bookVolume(t *db.Tx, l pod.Lease, v *pod.Volume, at int64) error {
 	if err != nil || id != 0 && (old.volume == 0 || old.name != row.name) {
 		return err
 	}
-	if row.claims = old.claims; v.Claim != "" { // else it was the last one
-		row.claims = claimKey(row.namespace, schema.Clean(v.Claim))
+	switch row.claims, row.released = old.claims, old.released; { // the last claim stays
+	case v.Claim != "":
+		row.claims, row.released = row.namespace+"/"+schema.Clean(v.Claim), 0
+	case row.claims != "" && row.released == 0:
+		row.released = at
 	}
-	if v.ClaimUnknown && old.namespace == row.namespace && old.claims == row.claims {
+	if v.ClaimUnknown && old.namespace == row.namespace && isOfClaim(old.labels, v.Claim) {
 		row.job, row.labels = old.job, old.labels
 	}
 	if id == 0 || row != old {
@@ -82,6 +85,12 @@ func bookVolume(t *db.Tx, l pod.Lease, v *pod.Volume, at int64) error {
 	}
 	return reservePod(t, l, id, &pod.Pod{Scheduled: v.Created, Since: v.Since, Reserved: []pod.Reservation{{
 		Levels: pod.Levels{Storage: v.Bytes, CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}}}}, "volumes_ns", at)
+}
+
+// isOfClaim reports whether the labels of a volume are those of a claim.
+func isOfClaim(labels, claim string) bool {
+	var m map[string]string
+	return json.Unmarshal([]byte(labels), &m) == nil && m[pod.LabelClaim] == schema.Clean(claim)
 }
 
 // volumesNode returns the id of the pseudo-node of a cluster's volumes, which it creates if it is missing. now is in ns.

@@ -2,7 +2,8 @@
 -- volumes reserve. A pod has the names of its claims, so that no agent tells of volumes that no pod of its node mounts.
 -- Names with commas between them; of a volume the namespace and name of the claim that it is or was last bound to, as "shop/data".
 ALTER TABLE pod ADD COLUMN claims text NOT NULL DEFAULT '';
-CREATE INDEX pod_volume ON pod (cluster, claims) WHERE volume = 1;
+ALTER TABLE pod ADD COLUMN released_ns {int} NOT NULL DEFAULT 0; -- of a volume: since when it is bound to no claim; 0: it is bound
+CREATE INDEX pod_volume ON pod (cluster, name) WHERE volume = 1;
 
 CREATE TABLE volume_use (
 	pod    {int} NOT NULL, -- the id of the volume there
