@@ -42,11 +42,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{table: "slurm_job", column: "gone_ns", before: age(f.cfg.Minutes + keepPods), only: "gone_ns > 0", key: "id"},
 		{table: "kube_job", column: "gone_ns", before: age(f.cfg.Minutes + keepPods), only: "gone_ns > 0", key: "id"},
 	}
-	if err := f.dropPodParts(ctx, age(f.cfg.Minutes+keepPods)); err != nil {
-		errs = append(errs, db.Wrap(err, "forgetting containers")) // and keep their pods
-	} else {
-		old = append(old, oldRows{table: "pod", column: "ended_ns", before: age(f.cfg.Minutes + keepPods), only: "ended_ns > 0", key: "id"})
-	}
+	errs = append(errs, db.Wrap(f.dropPods(ctx, age(f.cfg.Minutes+keepPods)), "forgetting pods"))
 	for _, o := range old {
 		errs = append(errs, db.Wrap(f.deleteSlices(ctx, o), "forgetting rows of %s", o.table))
 	}
@@ -82,9 +78,9 @@ func dropNested(t *db.Tx) error {
 // its server sends what they used later.
 const keepPods = 24 * time.Hour
 
-// dropPodParts drops the containers of pods that ended before a time and are dropped next, what they reserved, and what was used of
-// volumes.
-func (f *Folder) dropPodParts(ctx context.Context, before int64) error {
+// dropPods drops the pods and volumes that ended before a time, with their containers, what they reserved, and what was used of
+// volumes: in one transaction, as a figure may come that would be of none.
+func (f *Folder) dropPods(ctx context.Context, before int64) error {
 	const ended = "SELECT id FROM pod WHERE ended_ns > 0 AND ended_ns < $1"
 	some := false
 	err := f.db.View(ctx, func(v *db.View) error {
@@ -101,7 +97,8 @@ func (f *Folder) dropPodParts(ctx context.Context, before int64) error {
 				return err
 			}
 		}
-		return nil
+		_, err := t.Exec("DELETE FROM pod WHERE ended_ns > 0 AND ended_ns < $1", before)
+		return err
 	})
 }
 

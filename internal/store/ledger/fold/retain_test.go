@@ -319,8 +319,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// A day of minutes that cannot be dropped keeps its hours and later days, and pods with containers that cannot be
-// dropped are kept, but nothing else is.
+// A day of minutes that cannot be dropped keeps its hours and later days, and pods that cannot be dropped are kept
+// with their containers, but nothing else is.
 func TestRetainGoesOn(t *testing.T) {
 	cfg := ledger.Default()
 	cfg.Minutes, cfg.Hours, cfg.Batches = 2*dayLength, 2*dayLength, dayLength
@@ -333,20 +333,21 @@ func TestRetainGoesOn(t *testing.T) {
 		"INSERT INTO pod (id, cluster, uid, node, namespace, name, job, labels, created_ns, ended_ns) VALUES (1, 'c', 'u', 'n', '', '', '', '{}', 0, 1)",
 		"INSERT INTO pod_container (cluster, pod, container, name) VALUES ('c', 1, 'x', '')",
 		"CREATE TRIGGER keep_day BEFORE DELETE ON kept WHEN old.day = 29538720 + 1440 BEGIN SELECT raise(ABORT, 'the day is read'); END",
-		"CREATE TRIGGER keep_container BEFORE DELETE ON pod_container BEGIN SELECT raise(ABORT, 'the container is read'); END")
+		"CREATE TRIGGER keep_pod BEFORE DELETE ON pod BEGIN SELECT raise(ABORT, 'the pod is read'); END")
 	err := f.Retain(t.Context(), ledgertest.Day.Add(6*dayLength))
-	if err == nil || !strings.Contains(err.Error(), "dropping the minutes of 2026-03-02") || !strings.Contains(err.Error(), "forgetting containers") {
+	if err == nil || !strings.Contains(err.Error(), "dropping the minutes of 2026-03-02") || !strings.Contains(err.Error(), "forgetting pods") {
 		t.Error(err)
 	}
 	f.want("kept", keptDays, "1 2 3 4 5")
 	f.want("hours", hours, "24 48 72 96 120")
 	f.want("batches", "SELECT count(*) FROM batch", "0")
-	f.want("pods", "SELECT count(*) FROM pod", "1")
-	f.exec("DROP TRIGGER keep_day", "DROP TRIGGER keep_container")
+	f.want("pods", "SELECT count(*) FROM pod p JOIN pod_container c ON c.pod = p.id", "1")
+	f.exec("DROP TRIGGER keep_day", "DROP TRIGGER keep_pod")
 	f.must(f.Retain(t.Context(), ledgertest.Day.Add(6*dayLength)))
 	f.want("kept", keptDays, "4 5")
 	f.want("hours", hours, "96 120")
 	f.want("pods", "SELECT count(*) FROM pod", "0")
+	f.want("containers", "SELECT count(*) FROM pod_container", "0")
 }
 
 // Kernel runs are dropped once an hour, and when the clock went back.
