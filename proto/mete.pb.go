@@ -1299,7 +1299,7 @@ type VolumeUse struct {
 	Pod           string                 `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`        // UID
 	Volume        string                 `protobuf:"bytes,3,opt,name=volume,proto3" json:"volume,omitempty"`  // name of the PersistentVolume
 	Used          uint64                 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`     // bytes
-	Size          uint64                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`     // of a file system that may have more than the volume, in bytes; 0 of one on a block device
+	Size          uint64                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`     // of a file system that is not on a block device, in bytes; 0 of one that is
 	At            uint64                 `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`         // when it was measured: ns from the start of the window
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

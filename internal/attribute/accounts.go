@@ -202,7 +202,9 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	acc.stolen, acc.lastTotal = s.Node.Steal-acc.lastNode.Steal, acc.lastNode.Total
 	acc.at, acc.mono, acc.offset, acc.lastNode = s.At, s.Mono, s.Offset, s.Node
 	acc.window.Add(&acc.tick)
-	acc.volumes = usage.MergeVolumes(acc.volumes, s.Volumes)
+	if len(s.Volumes) > 0 {
+		acc.volumes = usage.MergeVolumes(acc.volumes, s.Volumes)
+	}
 	return acc.tick
 }
 

@@ -31,9 +31,9 @@ type Claim struct {
 }
 
 // Claims reports whether a workload of a kind, with these resources, claims idle energy. Idle and
-// system do not: they belong to the machine. Volumes do not, as they belong to none. Virtual machines do not, nor other workloads that have
-// idle energy of their own: they got their part when they were booked. Nor does what is reserved, which is booked
-// beside what is used.
+// system do not: they belong to the machine. Volumes, which belong to no machine, do not. Virtual machines do
+// not, nor other workloads that have idle energy of their own: they got their part when they were booked. Nor does
+// what is reserved, which is booked beside what is used.
 func Claims(kind string, present usage.Set) bool {
 	switch kind {
 	case Kind, system, guest, volume:

@@ -2,6 +2,7 @@ package spool
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -327,6 +328,53 @@ func TestTotalsOfFailedAppend(t *testing.T) {
 		err := s.Append(w, nil, nil, func(bool) []byte { return nil }, func(bool) []byte { return []byte(text) })
 		if got, want := w.Rows[0].Has != 0, n != 1; got != want || (err != nil) != (n == 2) {
 			t.Errorf("append %d: %v; totals are in the row: %v, want %v", n, err, got, want)
+		}
+	}
+}
+
+// TestVolumesOfBatches checks that a batch has no more figures of volumes than are sent, so that those of a pod with very many push
+// out none of another one, also after windows were merged.
+func TestVolumesOfBatches(t *testing.T) {
+	cfg := innerConfig(t)
+	cfg.SegmentBytes = 1
+	s := openInner(t, cfg)
+	defer func() { _ = s.Close() }()
+	limit := wire.Default().Volumes
+	const windows = 7
+	for i := range int64(windows) {
+		w := usage.Window{Boot: "b", Start: i * 10e9, End: (i + 1) * 10e9, StartReason: usage.StartContinued}
+		w.Volumes = append(w.Volumes, usage.VolumeUse{Pod: "good", Volume: "pv-1", At: w.Start, Used: 1 + i})
+		for v := range limit / 3 {
+			w.Volumes = append(w.Volumes, usage.VolumeUse{Pod: "evil", Volume: fmt.Sprint(v), At: w.Start + 1})
+		}
+		if err := s.Append(&w, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if done, err := s.merge(20*time.Second, 40e9); !done || err != nil { // of the first four two are left
+		t.Fatal(done, err)
+	}
+	s.cfg.SegmentBytes = Default().SegmentBytes // which limits batches too
+	var used []int64
+	for {
+		o, ok, err := s.NextOffer(s.liveStream().ID)
+		if err != nil || !ok {
+			if err != nil || !slices.Equal(used, []int64{2, 4, 5, 6, 7}) {
+				t.Errorf("%v, figures %v", err, used)
+			}
+			return
+		}
+		b, err := wire.Decode(o.Bytes, wire.Default())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Windows {
+			if list := b.Windows[i].Volumes; len(list) == limit/3+1 && list[0].Pod == "good" {
+				used = append(used, list[0].Used)
+			}
+		}
+		if _, err := s.ApplyReply(o.Stream, batch.Reply{Verdict: batch.Accepted, Next: o.Number + 1}); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -263,11 +263,11 @@ func (s *Spool) addInherited(st *stream, b *batch.Batch) (bool, error) {
 // addWaiting adds as many waiting windows to b as fit. If the latest window is all that waits, and b is the
 // batch as which it was encoded, it comes from memory, and b has it without its rows.
 func (s *Spool) addWaiting(st *stream, b *batch.Batch) (fromMemory bool, err error) {
-	var size, rows, names int
+	var size, rows, names, volumes int
 	waiting := s.waitingWindows(st)
 	fromMemory = len(waiting) == 1 && waiting[0].First == s.lastWindow && s.lastWindow == st.Batched+1 && s.latest.isNext(st)
 	for _, w := range waiting {
-		if n := len(b.Windows); n > 0 && (n == maxWindows || size+w.Wire > s.cfg.batchSize() || rows+w.Rows > maxRows || names+w.Names > maxNames) {
+		if n := len(b.Windows); n > 0 && (n == maxWindows || size+w.Wire > s.cfg.batchSize() || rows+w.Rows > maxRows || names+w.Names > maxNames || volumes+w.Volumes > wire.Default().Volumes) {
 			return false, nil
 		}
 		part, err := &s.latest.batch, error(nil)
@@ -281,7 +281,7 @@ func (s *Spool) addWaiting(st *stream, b *batch.Batch) (fromMemory bool, err err
 		if err != nil {
 			return false, err
 		}
-		size, rows, names = size+w.Wire, rows+w.Rows, names+w.Names
+		size, rows, names, volumes = size+w.Wire, rows+w.Rows, names+w.Names, volumes+w.Volumes
 		if w.First > st.Batched+1 {
 			st.addHole(w.wallStart())
 		}

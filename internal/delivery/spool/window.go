@@ -32,8 +32,9 @@ type windowHead struct {
 	Gap         int64 `json:"gap,omitempty"` // start of its first gap, wall time in ns, if that is before its own start
 	Rows        int   `json:"rows"`
 	Names       int   `json:"names,omitempty"`
-	Wire        int   `json:"wire"`           // length of the batch
-	Full        bool  `json:"full,omitempty"` // the checkpoint is a whole one, or there is none so far
+	Volumes     int   `json:"volumes,omitempty"` // figures of volumes
+	Wire        int   `json:"wire"`              // length of the batch
+	Full        bool  `json:"full,omitempty"`    // the checkpoint is a whole one, or there is none so far
 	// Serial is of the last record of the log of batches when the first of the
 	// windows was appended.
 	Serial uint64 `json:"serial"`
@@ -68,7 +69,7 @@ func headOf(b *batch.Batch, first, last uint64, encoded []byte) windowHead {
 	h := windowHead{
 		First: first, Last: last, Boot: w.Boot, Scope: w.Scope, Start: w.Start, End: w.End, Offset: w.Offset,
 		Continues: w.StartReason == usage.StartContinued,
-		Rows:      len(w.Rows), Names: len(b.Names), Wire: len(encoded),
+		Rows:      len(w.Rows), Names: len(b.Names), Volumes: len(w.Volumes), Wire: len(encoded),
 	}
 	h.Unmergeable = nearOverflow(&w.Total)
 	for i := range w.Rows {

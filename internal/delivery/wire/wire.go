@@ -97,8 +97,8 @@ const layoutVersion = 1
 // It fails only if the ID of a name or of a guest is malformed, or a time in ns since
 // 1970 does not fit an int64. Text is for display, so it never stops a batch: Encode
 // clips text that is longer than the limit of Default, and labels in excess; bytes
-// that are not UTF-8, and NUL, which databases do not hold, become U+FFFD. Nor do figures of volumes:
-// the latest ones stay.
+// that are not UTF-8, and NUL, which databases do not hold, become U+FFFD. Of more figures of
+// volumes than the limit the latest ones stay.
 func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
 	m, err := batchMessage(b)
 	if err != nil {

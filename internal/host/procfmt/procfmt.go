@@ -30,7 +30,7 @@ type Dev struct{ Major, Minor uint32 }
 // String returns the form that the kernel writes, "8:16".
 func (d Dev) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 
-// IsAnonymous reports whether it is not a device: the kernel numbers file systems so that are not on one, as those of networks.
+// IsAnonymous reports whether it is the number of a file system without a block device, as one of a network.
 func (d Dev) IsAnonymous() bool { return d.Major == 0 }
 
 // Int reads a file that holds one number, such as cpuacct.usage,

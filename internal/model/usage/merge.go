@@ -31,7 +31,7 @@ func (w *Window) Merge(next *Window) {
 	w.Total.Add(&next.Total)
 	w.Balance.Add(&next.Balance)
 	w.Handovers = MergeHandovers(w.Handovers, next.Handovers, w.End-w.Start)
-	w.Volumes = MergeVolumes(slices.Clone(w.Volumes), next.Volumes)
+	w.Volumes = MergeVolumes(w.Volumes, next.Volumes)
 	w.Rows = mergeRows(w.Rows, next.Rows)
 }
 

@@ -9,19 +9,36 @@ type VolumeUse struct {
 	Volume string // name of the PersistentVolume
 	At     int64  // when it was measured, ns of CLOCK_BOOTTIME
 	Used   int64  // bytes
-	Size   int64  // of a file system that may have more than the volume, in bytes; 0 of one on a block device
+	Size   int64  // of a file system that is not on a block device, in bytes; 0 of one that is
 }
 
-// MergeVolumes returns a list with the later figures next, which replace those of the same pods, volumes and sizes. Of one time the
-// larger figure stays. It shares no memory with next.
+// MergeVolumes returns the latest figures of two lists for each pod and volume, in the order of the lists, of which next is the later
+// one. A pod may have several directories of one name, which are measured at one time: of these each size stays, with the larger
+// figure. It shares no memory with the lists.
 func MergeVolumes(list, next []VolumeUse) []VolumeUse {
-	for _, v := range next {
-		i := slices.IndexFunc(list, func(o VolumeUse) bool { return o.Pod == v.Pod && o.Volume == v.Volume && o.Size == v.Size })
-		if i < 0 {
-			list = append(list, v)
-		} else if list[i].At != v.At || list[i].Used < v.Used {
-			list[i] = v
+	type key struct {
+		pod, volume string
+		size        int64
+	}
+	latest, all := map[key]int64{}, slices.Concat(list, next)
+	for _, v := range all {
+		k := key{v.Pod, v.Volume, 0}
+		if at, ok := latest[k]; !ok || at < v.At {
+			latest[k] = v.At
 		}
 	}
-	return list
+	places, merged := map[key]int{}, all[:0]
+	for _, v := range all {
+		if v.At < latest[key{v.Pod, v.Volume, 0}] {
+			continue
+		}
+		k := key{v.Pod, v.Volume, v.Size}
+		if i, ok := places[k]; ok {
+			merged[i].Used = max(merged[i].Used, v.Used)
+			continue
+		}
+		places[k] = len(merged)
+		merged = append(merged, v)
+	}
+	return merged
 }
