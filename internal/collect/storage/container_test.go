@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -225,7 +226,8 @@ func newTable(t *testing.T, h *hostfs.FS, dir string) *Table {
 		t.Skip(why)
 	}
 	tab.ended, tab.shortFiles = make(chan struct{}), 2*turnFiles
-	close(tab.ended) // no goroutine
+	tab.volumes.podTime, tab.volumes.lookTime = time.Hour, time.Hour // the machine may be slow
+	close(tab.ended)                                                 // no goroutine
 	t.Cleanup(func() {
 		must(t, tab.Close())
 		tab.closeWalks()

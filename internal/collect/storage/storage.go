@@ -167,7 +167,7 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{cfg: cfg, host: h, log: log, stop: make(chan struct{}), changed: make(chan struct{}, 1), claims: map[fileID]*target{}, hung: map[string]int{}, patience: hangTime, shortFiles: shortFiles}
-	t.volumes = volumes{locator: locator{cfg: cfg, host: h}, log: log, patience: answerTime, stop: t.stop, hung: map[procfmt.Dev]string{}}
+	t.volumes = volumes{locator: locator{cfg: cfg, host: h}, log: log, patience: answerTime, lookTime: lookTime, podTime: podTime, stop: t.stop, hung: map[procfmt.Dev]string{}}
 	switch {
 	case cfg.Mode == Off:
 		t.reason = "it is switched off"

@@ -25,21 +25,25 @@ const (
 	lookPause   = time.Minute     // between looks at the mount table
 	volumePause = 5 * time.Minute // between measurements of a volume
 	answerTime  = 5 * time.Second // after which a file system counts as hung
-	// maxLook limits the volumes that are measured in a look: others wait for the next one.
-	maxLook = 256
-	// maxHungVolumes and maxHungOfPod limit file systems that do not answer, but for those on block devices. A user who creates pods
-	// can mount such.
+	// maxLook limits the volumes that are measured in a look: others wait for the next one, as do all once a look took lookTime, and
+	// those of a pod once podTime was spent on it. A user who creates pods can mount file systems that answer slowly.
+	maxLook  = 256
+	lookTime = time.Minute
+	podTime  = 2 * time.Second
+	// maxHungVolumes and maxHungOfPod limit file systems that do not answer: those on block devices, and the others, each.
 	maxHungVolumes, maxHungOfPod = 32, 2
 )
 
 // volumes measures how much of the persistent volumes that pods mount is used, in a goroutine of its own: a file system that
-// does not answer holds one more.
+// does not answer keeps one more waiting.
 type volumes struct {
-	locator  locator
-	log      *slog.Logger
-	patience time.Duration
-	stop     <-chan struct{}
-	ended    chan struct{} // nil without the goroutine
+	locator locator
+	log     *slog.Logger
+	stop    <-chan struct{}
+	ended   chan struct{} // nil without the goroutine
+
+	// answerTime, lookTime and podTime, or less in tests.
+	patience, lookTime, podTime time.Duration
 
 	mu    sync.Mutex
 	fresh []usage.VolumeUse      // measured since the latest call of Table.Volumes
@@ -89,7 +93,7 @@ func (v *volumes) run() {
 
 // look measures the volumes that are due.
 func (v *volumes) look() error {
-	now, err := v.locator.host.Boottime()
+	begin, err := v.locator.host.Boottime()
 	if err != nil {
 		return err
 	}
@@ -98,21 +102,21 @@ func (v *volumes) look() error {
 		return err
 	}
 	due := map[podVolume]int64{}
-	var waiting []podVolume
-	for of := range mounts {
-		if due[of] = v.due[of]; due[of] <= now {
-			waiting = append(waiting, of)
-		}
+	for volume := range mounts {
+		due[volume] = v.due[volume]
 	}
 	v.due = due
-	waiting = inTurn(waiting, due)
-	for _, of := range waiting[:min(len(waiting), maxLook)] {
-		due[of] = now + int64(volumePause)
-		at, err := v.locator.host.Boottime()
-		if err != nil {
-			return err
+	at, left, spent := begin, maxLook, map[string]int64{} // on a pod, ns
+	for _, volume := range inTurn(due, begin) {
+		if left == 0 || left < maxLook && at-begin >= int64(v.lookTime) {
+			break
 		}
-		for _, m := range mounts[of] {
+		if spent[volume.pod] > int64(v.podTime) {
+			continue
+		}
+		left--
+		due[volume] = begin + int64(volumePause)
+		for _, m := range mounts[volume] {
 			used, size, err := v.measure(m)
 			switch {
 			case errors.Is(err, errClosed):
@@ -125,21 +129,37 @@ func (v *volumes) look() error {
 			v.fresh = usage.MergeVolumes(v.fresh, []usage.VolumeUse{{Pod: m.pod, Volume: m.volume, At: at, Used: used, Size: size}})
 			v.mu.Unlock()
 		}
+		end, err := v.locator.host.Boottime()
+		if err != nil {
+			return err
+		}
+		spent[volume.pod] += end - at
+		at = end
 	}
 	return nil
 }
 
-// inTurn orders volumes by how long they are due, one of each pod after another: a pod with very many delays its own.
-func inTurn(list []podVolume, due map[podVolume]int64) []podVolume {
-	slices.SortFunc(list, func(a, b podVolume) int {
-		return cmp.Or(cmp.Compare(due[a], due[b]), cmp.Compare(a.pod, b.pod), cmp.Compare(a.volume, b.volume))
-	})
-	turn, of := map[podVolume]int{}, map[string]int{}
-	for _, v := range list {
-		turn[v] = of[v.pod]
-		of[v.pod]++
+// inTurn orders the volumes that are due at a time: one of each pod after another, those first that have waited longest, and of pods
+// that for which one was measured longest ago. So a pod with very many volumes, or slow ones, delays its own.
+func inTurn(due map[podVolume]int64, at int64) (list []podVolume) {
+	latest := map[string]int64{} // of a pod: when the volume that was measured last is due again
+	for v, d := range due {
+		latest[v.pod] = max(latest[v.pod], d)
+		if d <= at {
+			list = append(list, v)
+		}
 	}
-	slices.SortStableFunc(list, func(a, b podVolume) int { return cmp.Compare(turn[a], turn[b]) })
+	slices.SortFunc(list, func(a, b podVolume) int {
+		return cmp.Or(cmp.Compare(due[a], due[b]), cmp.Compare(a.volume, b.volume))
+	})
+	turn, count := map[podVolume]int{}, map[string]int{}
+	for _, v := range list {
+		turn[v] = count[v.pod]
+		count[v.pod]++
+	}
+	slices.SortFunc(list, func(a, b podVolume) int {
+		return cmp.Or(cmp.Compare(turn[a], turn[b]), cmp.Compare(latest[a.pod], latest[b.pod]), cmp.Compare(a.pod, b.pod))
+	})
 	return list
 }
 
@@ -149,13 +169,12 @@ var errClosed = fmt.Errorf("the measurement ends: %w", fault.ErrUnavailable)
 func (v *volumes) hangs(m volumeMount) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	_, hangs := v.hung[m.dev]
-	if hangs || !m.dev.IsAnonymous() {
-		return hangs // one on a block device answers without the device
+	if _, hangs := v.hung[m.dev]; hangs {
+		return true
 	}
 	all, own := 0, 0
 	for dev, pod := range v.hung {
-		if dev.IsAnonymous() {
+		if dev.IsAnonymous() == m.dev.IsAnonymous() {
 			all++
 			if pod == m.pod {
 				own++
@@ -165,8 +184,8 @@ func (v *volumes) hangs(m volumeMount) bool {
 	return all >= maxHungVolumes || own >= maxHungOfPod
 }
 
-// measure returns how many bytes of a volume are used, and the size of a file system that may have more than the volume. It waits
-// for a file system that does not answer as long as for an answer.
+// measure returns how many bytes of a volume are used, and the size of a file system that is not on a block device. It waits
+// for an answer as long as v.patience.
 func (v *volumes) measure(m volumeMount) (used, size int64, err error) {
 	if v.hangs(m) {
 		return 0, 0, errHung
@@ -229,11 +248,11 @@ func volumeMounts(mountinfo []byte, kubelet string) (map[podVolume][]volumeMount
 	own := map[procfmt.Dev]bool{}
 	var list []volumeMount
 	for line := range bytes.Lines(mountinfo) {
-		of, err := procfmt.Mountinfo(line)
+		parsed, err := procfmt.Mountinfo(line)
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range of {
+		for _, m := range parsed {
 			if m.Point == "/" || m.Point == kubelet || strings.HasPrefix(kubelet, m.Point+"/") {
 				own[m.Dev] = true
 			}
@@ -261,7 +280,7 @@ func isPersistent(kind string) bool {
 }
 
 // usedOf returns how many bytes of the file system of a mount are used: those that it has less those that are free. size is what it
-// has, 0 if it is on a block device: then it is the volume's alone.
+// has, 0 if it is on a block device.
 func (l *locator) usedOf(m volumeMount) (used, size int64, err error) {
 	roots := l.roots()
 	defer closeAll(roots)

@@ -72,13 +72,48 @@ func TestVolumesInTurn(t *testing.T) {
 	for i := range int64(2 * maxLook) {
 		due[podVolume{"evil", fmt.Sprint(i)}] = -i
 	}
-	list := inTurn(slices.Collect(maps.Keys(due)), due)
+	list := inTurn(due, 9)
 	first := podVolume{"evil", fmt.Sprint(2*maxLook - 1)}
 	second := podVolume{"evil", fmt.Sprint(2*maxLook - 2)}
 	want := []podVolume{first, {"late", "a"}, {"good", "b"}, second, {"good", "a"}}
 	if len(list) != len(due) || !slices.Equal(list[:5], want) || list[len(list)-1] != (podVolume{"evil", "0"}) {
 		t.Errorf("%v, want %v first", list[:5], want)
 	}
+	due[podVolume{"evil", "0"}] = 10 // it was measured last of all
+	if list := inTurn(due, 9); len(list) != len(due)-1 || !slices.Equal(list[:3], []podVolume{{"late", "a"}, {"good", "b"}, first}) {
+		t.Errorf("%v, want the pod that was measured last later", list[:3])
+	}
+}
+
+// TestVolumeTime checks that a look, and a pod in it, has limited time: what is left is measured next, of other pods first.
+func TestVolumeTime(t *testing.T) {
+	hosttest.Need(t, "root")
+	h, dir := thisHost(t), t.TempDir()
+	tab := newTable(t, h, dir)
+	for _, at := range []string{"evil/1", "evil/2", "evil/3", "good/1", "good/2"} {
+		pod, volume, _ := strings.Cut(at, "/")
+		mount(t, "tmpfs", volumeDir(t, dir, pod, "kubernetes.io~nfs", volume), "tmpfs", 0)
+	}
+	check := func(pod, look time.Duration, want ...string) {
+		t.Helper()
+		tab.volumes.due, tab.volumes.podTime, tab.volumes.lookTime = nil, pod, look
+		for i, w := range want {
+			figures, err := tab.measured()
+			must(t, err)
+			var got []string
+			for f := range figures {
+				got = append(got, f.Pod+"/"+f.Volume)
+			}
+			slices.Sort(got)
+			if s := strings.Join(got, " "); s != w {
+				t.Errorf("look %d with %v of %v: %s, want %s", i, pod, look, s, w)
+			}
+		}
+	}
+	const none, much = 1, time.Hour // each takes longer than a nanosecond
+	check(much, much, "evil/1 evil/2 evil/3 good/1 good/2", "")
+	check(none, much, "evil/1 good/1", "evil/2 good/2", "evil/3", "")
+	check(much, none, "evil/1", "good/1", "evil/2", "good/2", "evil/3", "")
 }
 
 // volumeDir makes the directory at which a volume of a pod is mounted.
@@ -221,9 +256,26 @@ func TestVolumeHangs(t *testing.T) {
 	if got := looks(answerTime); len(got) > 0 {
 		t.Errorf("while the most hang: %v", got)
 	}
-	if tab.volumes.hangs(volumeMount{dev: procfmt.Dev{Major: 8}, podVolume: podVolume{"evil", "x"}}) {
-		t.Error("a file system on a block device is not measured")
+	device := func(minor int, pod string) volumeMount {
+		return volumeMount{dev: procfmt.Dev{Major: 8, Minor: uint32(minor)}, podVolume: podVolume{pod, "x"}}
 	}
+	hangs := func(m volumeMount, want bool) {
+		t.Helper()
+		if got := tab.volumes.hangs(m); got != want {
+			t.Errorf("device %v of %s hangs: %v", m.dev, m.pod, got)
+		}
+	}
+	hangs(device(0, "evil"), false)
+	for i := range maxHungVolumes {
+		tab.volumes.mu.Lock()
+		tab.volumes.hung[device(i, "").dev] = fmt.Sprint("slow-", i/maxHungOfPod)
+		tab.volumes.mu.Unlock()
+		hangs(device(99, "slow-0"), i+1 >= maxHungOfPod)
+		hangs(device(99, "good"), i+1 == maxHungVolumes)
+	}
+	tab.volumes.mu.Lock()
+	maps.DeleteFunc(tab.volumes.hung, func(d procfmt.Dev, _ string) bool { return !d.IsAnonymous() })
+	tab.volumes.mu.Unlock()
 	for _, answer := range answers {
 		answer()
 	}
