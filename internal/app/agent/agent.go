@@ -117,7 +117,7 @@ func (c *Config) Settings() *settings.Set {
 	s.ListFunc("idle-power", "DOMAIN=WATTS", "power that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
 	s.Text(&c.Machine.NetworkClasses, "network-classes", "MODE", "whether to count network traffic by class: auto where the bpf reader can, or off").OneOf(sources.ClassesAuto, sources.ClassesOff)
 	s.ListFunc("network-prefix", "CLASS=PREFIX", "class of the traffic with addresses in PREFIX, as internal=10.0.0.0/8; several with commas, and may be repeated; the longest prefix counts. Classes are node, box, internal, zone, peering, internet and unclassified. Without a rule this machine's addresses are node, those that are not for private or special use internet, and all others unclassified", c.parseNetworkRules)
-	s.Text(&c.Machine.Storage.Mode, "storage", "MODE", "whether to measure the disk space of containers and pods: auto where it is possible, or off").OneOf(storage.Auto, storage.Off)
+	s.Text(&c.Machine.Storage.Mode, "storage", "MODE", "whether to measure the disk space of containers, pods and persistent volumes: auto where it is possible, or off").OneOf(storage.Auto, storage.Off)
 	s.Number(&c.Machine.Storage.Rate, storage.MinRate, storage.MaxRate, "storage-rate", "N", "how many files to look at in a second, on average, to measure disk space; each takes some microseconds of CPU time")
 	s.Text(&c.Machine.Storage.Kubelet, "kubelet-dir", "DIR", "directory of the kubelet, with the emptyDir volumes of pods: its --root-dir").Check(checkDir)
 	c.guestRelaySettings(s)

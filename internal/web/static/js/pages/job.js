@@ -59,23 +59,23 @@ function Raw({ sum, over, one }) {
 
 // Unused is the storage that the volumes of a job reserve and do not use, of those of which it is known what is used.
 function Unused({ sum, over, where, span }) {
-  const used = "storage_byte_seconds", held = "storage_reserved_byte_seconds", data = useData((signal) => get("/v1/usage", { by: "workload,cluster", where, limit: 1000, fields: used + "," + held, ...ledger(span) }, signal), [where.join(), steps(span)]);
-  const all = data.data ? data.data.groups : [], list = all.filter((r) => known(r[used])), unused = list.reduce((free, r) => free + Math.max(0, Number(r[held]) - Number(r[used])), 0);
-  return list.length > 0 && html`<${Figure} v=${reserved({ ...sum, unused }, "unused", over)} unit="bytes" quality=${sum.quality[used]} />${list.length < all.length && html`<span class="off" title="of the others it is not known what is used">of ${few(list.length, "volume")}</span>`}`;
+  const used = "storage_byte_seconds", capacity = "storage_reserved_byte_seconds", data = useData((signal) => get("/v1/usage", { by: "workload,cluster", where, limit: 1000, fields: used + "," + capacity, ...ledger(span) }, signal), [where.join(), steps(span)]);
+  const all = data.data ? data.data.groups : [], list = all.filter((r) => known(r[used])), unused = list.reduce((bytes, r) => bytes + Math.max(0, Number(r[capacity]) - Number(r[used])), 0);
+  return list.length > 0 && html`<${Figure} v=${reserved({ ...sum, unused }, "unused", over)} unit="bytes" quality=${sum.quality[used]} />${(list.length < all.length || data.data.rest_groups > 0) && html`<span class="off" title="of the others it is not known what is used">of ${few(list.length, "volume")}</span>`}`;
 }
 
 // Reserved compares what a job used with what its pods and volumes reserve and are limited to; it is nothing where nothing is known
 // to be reserved.
 function Reserved({ sum, over, where, span }) {
-  const pods = known(sum.cpu_reserved_seconds), used = "storage_byte_seconds", held = "storage_reserved_byte_seconds";
-  if (!pods && !(Number(sum[held]) > 0)) return null;
+  const pods = known(sum.cpu_reserved_seconds), used = "storage_byte_seconds", capacity = "storage_reserved_byte_seconds";
+  if (!pods && !(Number(sum[capacity]) > 0)) return null;
   const figure = (key, unit, value = reserved(sum, key, over)) => html`<${Figure} v=${value} unit=${unit} quality=${sum.quality[key]} />`;
   const share = (unused, of) => Number(sum[of]) > 0 && known(sum[unused]) && html`<span class="off" title="of what is reserved">${text(Number(sum[unused]) / Number(sum[of]), "percent")}</span>`;
   const row = (title, unit, of, end) => html`<tr><th scope="row">${title}</th><td class="num">${figure(of + end, unit)}</td><td class="num">${figure(of + "_reserved" + end, unit)}</td><td class="num"><${Limited} r=${sum} of=${of}>${figure(of + "_limit" + end, unit)}</${Limited}></td><td class="num">${figure(of + "_unused" + end, unit)}${share(of + "_unused" + end, of + "_reserved" + end)}</td></tr>`;
   const only = (title, unit, key, used, unused) => (Number(sum[key]) > 0 || used && known(sum[used])) && html`<tr><th scope="row">${title}</th><td class="num">${used && figure(used, unit)}</td><td class="num">${figure(key, unit)}</td><td></td><td class="num">${unused}</td></tr>`;
-  const free = !pods && known(sum[used]) && html`<${Unused} sum=${sum} over=${over} where=${where} span=${span} />`;
+  const unused = !pods && known(sum[used]) && html`<${Unused} sum=${sum} over=${over} where=${where} span=${span} />`;
   return html`<${Card} title="Used and reserved" note="average while it ran" flush><div class="table short" tabindex="0" role="region" aria-label="used and reserved"><table><thead><tr><th scope="col"><span class="hidden">What</span></th><th scope="col" class="num">Used</th><th scope="col" class="num">Reserved</th><th scope="col" class="num" title="of containers that had one">Limit</th><th scope="col" class="num" title="reserved and not used: what one pod uses beyond what it reserves is not deducted from what another one does not use">Unused</th></tr></thead><tbody>
-    ${pods && row("CPU", "cores", "cpu", "_seconds")}${pods && row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", held, used, free)}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
+    ${pods && row("CPU", "cores", "cpu", "_seconds")}${pods && row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", capacity, used, unused)}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
 }
 
 // command is the command that shows the same use in a terminal.
