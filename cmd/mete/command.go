@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/app/audit"
 	"mete.dev/mete/internal/app/backup"
 	"mete.dev/mete/internal/app/capture"
 	"mete.dev/mete/internal/app/power"
@@ -51,7 +52,7 @@ Guides and the reference are in docs/ of the source: https://mete.dev/mete`
   mete top`
 	cli.AddGroup(root, "Measure", server("up"), run.Command(), top.Command(meter))
 	cli.AddGroup(root, "See what was used", usage.Usage(), usage.Runs(), usage.Compare(), run.Report(), usage.Workloads(), query.Command(), usage.Gaps())
-	cli.AddGroup(root, "Operate servers and agents", server("server"), usage.Nodes(), usage.Sources(), token.Command(), silence.Command(), backup.Command(), server("check"), server("config"), server("doctor"))
+	cli.AddGroup(root, "Operate servers and agents", server("server"), usage.Nodes(), usage.Sources(), token.Command(), silence.Command(), audit.Command(), backup.Command(), server("check"), server("config"), server("doctor"))
 	cli.AddGroup(root, "Examine a machine", power.Command(), usage.VMs(), capture.Command())
 	cli.Complete(root)
 	return root

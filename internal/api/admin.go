@@ -50,6 +50,12 @@ type Pages interface {
 	PageLink() (string, error)
 }
 
+// Audits reads the audit log.
+type Audits interface {
+	// Audits returns the latest entries that q selects, newest first.
+	Audits(ctx context.Context, q registry.AuditQuery) ([]registry.Audit, error)
+}
+
 // Silences makes and ends silences.
 type Silences interface {
 	// Silence makes a silence, and returns it with its id.
@@ -60,21 +66,27 @@ type Silences interface {
 	AllSilences() []query.Silence
 }
 
+// Administration is what [Admin] administers.
+type Administration struct {
+	Tokens   Tokens
+	Nodes    Nodes
+	Backups  Backups
+	Pages    Pages
+	Silences Silences
+	Audits   Audits
+}
+
 type adminHandler struct {
 	handler
-	tokens   Tokens
-	nodes    Nodes
-	backups  Backups
-	pages    Pages
-	silences Silences
+	Administration
 }
 
 // Admin returns the handler of the administrator's orders: POST /v1/tokens, GET
 // /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup, POST
-// /v1/page-links, GET and POST /v1/silences, DELETE /v1/silences/ID. It authorizes
-// every caller: it is for a unix socket that only the administrator can open.
-func Admin(t Tokens, n Nodes, b Backups, p Pages, s Silences, now func() time.Time, log *slog.Logger) http.Handler {
-	h := &adminHandler{handler{now: now, log: log}, t, n, b, p, s}
+// /v1/page-links, GET and POST /v1/silences, DELETE /v1/silences/ID, GET /v1/audit. It
+// authorizes every caller: it is for a unix socket that only the administrator can open.
+func Admin(a Administration, now func() time.Time, log *slog.Logger) http.Handler {
+	h := &adminHandler{handler{now: now, log: log}, a}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/tokens", h.serveTokens)
 	mux.HandleFunc("/v1/tokens/{id}", h.serveToken)
@@ -83,8 +95,9 @@ func Admin(t Tokens, n Nodes, b Backups, p Pages, s Silences, now func() time.Ti
 	mux.HandleFunc("/v1/page-links", h.servePageLinks)
 	mux.HandleFunc("/v1/silences", h.serveSilences)
 	mux.HandleFunc("/v1/silences/{id}", h.serveSilence)
+	mux.HandleFunc("/v1/audit", h.serveAudit)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "the paths are /v1/tokens, /v1/nodes/NODE, /v1/backup, /v1/page-links and /v1/silences"))
+		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "the paths are /v1/tokens, /v1/nodes/NODE, /v1/backup, /v1/page-links, /v1/silences and /v1/audit"))
 	})
 	return mux
 }
@@ -94,7 +107,7 @@ func (h *adminHandler) serveTokens(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodGet {
-		list, err := h.tokens.List(r.Context())
+		list, err := h.Tokens.List(r.Context())
 		if err != nil {
 			h.failLogged(w, r, err)
 			return
@@ -123,7 +136,7 @@ func (h *adminHandler) createToken(w http.ResponseWriter, r *http.Request) (stri
 	if err != nil {
 		return "", registry.Token{}, err
 	}
-	return h.tokens.Create(r.Context(), want.Token())
+	return h.Tokens.Create(r.Context(), want.Token())
 }
 
 // readBody reads the body of an order.
@@ -151,7 +164,7 @@ func (h *adminHandler) serveBackup(w http.ResponseWriter, r *http.Request) {
 		h.failLogged(w, r, err)
 		return
 	}
-	b, err := h.backups.Backup(r.Context(), order.Dir)
+	b, err := h.Backups.Backup(r.Context(), order.Dir)
 	if err != nil {
 		h.failLogged(w, r, err)
 		return
@@ -163,7 +176,7 @@ func (h *adminHandler) servePageLinks(w http.ResponseWriter, r *http.Request) {
 	if !allowMethods(w, r, http.MethodPost) {
 		return
 	}
-	url, err := h.pages.PageLink()
+	url, err := h.Pages.PageLink()
 	if err != nil {
 		h.failLogged(w, r, err)
 		return
@@ -176,7 +189,7 @@ func (h *adminHandler) serveToken(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id := r.PathValue("id")
-	if err := h.tokens.Revoke(r.Context(), id); err != nil {
+	if err := h.Tokens.Revoke(r.Context(), id); err != nil {
 		h.failLogged(w, r, err)
 		return
 	}
@@ -188,7 +201,7 @@ func (h *adminHandler) serveNode(w http.ResponseWriter, r *http.Request) {
 	if !allowMethods(w, r, http.MethodDelete) {
 		return
 	}
-	n, err := h.nodes.Revoke(r.Context(), r.PathValue("node"))
+	n, err := h.Nodes.Revoke(r.Context(), r.PathValue("node"))
 	if err != nil {
 		h.failLogged(w, r, err)
 		return
@@ -204,7 +217,7 @@ func (h *adminHandler) serveSilences(w http.ResponseWriter, r *http.Request) {
 	now := h.now()
 	one := func(s *query.Silence) v1.Silence { return v1.SilenceOf(s, now) }
 	if r.Method == http.MethodGet {
-		list := h.silences.AllSilences()
+		list := h.Silences.AllSilences()
 		v1.SortSilences(list, now)
 		writeJSON(w, http.StatusOK, v1.ListOf(list, one))
 		return
@@ -224,7 +237,7 @@ func (h *adminHandler) serveSilences(w http.ResponseWriter, r *http.Request) {
 		h.failLogged(w, r, err)
 		return
 	}
-	made, err := h.silences.Silence(r.Context(), want)
+	made, err := h.Silences.Silence(r.Context(), want)
 	if err != nil {
 		h.failLogged(w, r, err)
 		return
@@ -237,11 +250,35 @@ func (h *adminHandler) serveSilence(w http.ResponseWriter, r *http.Request) {
 	if !allowMethods(w, r, http.MethodDelete) {
 		return
 	}
-	ended, err := h.silences.EndSilence(r.Context(), r.PathValue("id"))
+	ended, err := h.Silences.EndSilence(r.Context(), r.PathValue("id"))
 	if err != nil {
 		h.failLogged(w, r, err)
 		return
 	}
 	h.log.Info("silence ended", "silence", ended.ID)
 	writeJSON(w, http.StatusOK, v1.SilenceOf(&ended, h.now()))
+}
+
+func (h *adminHandler) serveAudit(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodGet) {
+		return
+	}
+	list, err := h.readAudit(r)
+	if err != nil {
+		h.failLogged(w, r, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, v1.ListOf(list, v1.AuditEntryOf))
+}
+
+func (h *adminHandler) readAudit(r *http.Request) ([]registry.Audit, error) {
+	given, err := parseParameters(r)
+	if err != nil {
+		return nil, err
+	}
+	q, err := v1.ParseAuditQuery(given, h.now())
+	if err != nil {
+		return nil, err
+	}
+	return h.Audits.Audits(r.Context(), q)
 }

@@ -801,9 +801,42 @@ func (copier) Backup(_ context.Context, dir string) (v1.Backup, error) {
 
 func (copier) PageLink() (string, error) { return "http://127.0.0.1:9797/#code=once", nil }
 
+// An auditLog answers with the query that it got.
+type auditLog struct{}
+
+func (auditLog) Audits(_ context.Context, q registry.AuditQuery) ([]registry.Audit, error) {
+	if q.About == "broken" {
+		return nil, fmt.Errorf("audit: %w", fault.ErrUnavailable)
+	}
+	return []registry.Audit{{At: noon, Actor: "local", Action: q.Action, Object: q.About, Detail: fmt.Sprint(q.From.Sub(noon), " ", q.To.Sub(noon), " ", q.Limit)}}, nil
+}
+
+// The parameters of the audit log reach the ledger. Wrong ones are refused.
+func TestAdminAudit(t *testing.T) {
+	h := api.Admin(api.Administration{Audits: auditLog{}}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	code, _, m := ask(t, h, "GET", "/v1/audit?from=-1h&to=now&action=token&about=x&limit=7", "")
+	if code != 200 || fmt.Sprint(m) != "map[audit:[map[action:token actor:local at:2026-03-01T12:00:00Z detail:-1h0m0s 0s 7 object:x]]]" {
+		t.Errorf("%d %v", code, m)
+	}
+	if _, _, m = ask(t, h, "GET", "/v1/audit", ""); !strings.HasSuffix(fmt.Sprint(m), " 100 object:]]]") {
+		t.Errorf("without a limit: %v", m)
+	}
+	for _, q := range []string{"form=x", "limit=-1", "limit=10001", "limit=x", "from=x", "to=x", "from=-1h&to=-2h", "from=-1h&from=-2h", "action=%zz", "about=a;b"} {
+		if code, _, m := ask(t, h, "GET", "/v1/audit?"+q, ""); code != 400 || m["hint"] == "" {
+			t.Errorf("%s: %d %v", q, code, m)
+		}
+	}
+	if code, _, m := ask(t, h, "GET", "/v1/audit?about=broken", ""); code != 503 {
+		t.Errorf("a ledger that fails: %d %v", code, m)
+	}
+	if code, _, m := ask(t, h, "DELETE", "/v1/audit", ""); code != 405 {
+		t.Errorf("DELETE: %d %v", code, m)
+	}
+}
+
 func TestAdmin(t *testing.T) {
 	r := &ring{}
-	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, copier{}, copier{}, &silences{}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	h := api.Admin(api.Administration{Tokens: r, Nodes: fleet{query.Node{ID: "N1", Name: "web-1"}}, Backups: copier{}, Pages: copier{}, Silences: &silences{}}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 	code, _, m := ask(t, h, "POST", "/v1/tokens", `{"role":"agent","cluster":"lab","uses":2,"expires_at":"2026-03-02T12:00:00Z"}`)
 	if code != 201 || m["token"] != "mete_text_of_id0" || m["uses_left"] != 2.0 || m["state"] != "valid" || m["cluster"] != "lab" {
 		t.Errorf("POST: %d %v", code, m)

@@ -161,11 +161,7 @@ func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []str
 		h.failDenied(w, r, err)
 		return nil
 	}
-	// URL.Query drops parameters that it cannot parse, which would change the request.
-	c.given, err = url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		err = fault.WithHint(fmt.Errorf("parameters: %w: %w", err, fault.ErrInvalid), "write them as name=value, with & between them and special characters as %XX")
-	} else {
+	if c.given, err = parseParameters(r); err == nil {
 		err = v1.CheckParameters(c.given, allowed...)
 	}
 	if err != nil {
@@ -173,6 +169,15 @@ func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []str
 		return nil
 	}
 	return c
+}
+
+// parseParameters returns the parameters of a request. URL.Query drops those that it cannot parse, which would change the request.
+func parseParameters(r *http.Request) (url.Values, error) {
+	given, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, fault.WithHint(fmt.Errorf("parameters: %w: %w", err, fault.ErrInvalid), "write them as name=value, with & between them and special characters as %XX")
+	}
+	return given, nil
 }
 
 // nextPageURL returns the URL of the next page.

@@ -302,7 +302,7 @@ func testPush(t *testing.T, place func(testing.TB) string) {
 
 func (u *upper) sources() []registry.Node {
 	var all []registry.Node
-	lines, err := u.Ledger.Audits(u.t.Context(), 100)
+	lines, err := u.Ledger.Audits(u.t.Context(), registry.AuditQuery{Limit: 100})
 	if err != nil {
 		u.t.Fatal(err)
 	}

@@ -361,8 +361,8 @@ func isPage(path string) bool { return web.IsPage(path) || path == api.DocsPath 
 // and everything that h serves, without a credential.
 func (s *Server) AdminHandler(h http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	admin := api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, s, silencer{s}, time.Now, s.log.With("part", "admin"))
-	for _, path := range []string{"/v1/tokens", "/v1/tokens/{id}", "/v1/nodes/{node}", "/v1/backup", "/v1/page-links", "/v1/silences", "/v1/silences/{id}"} {
+	admin := api.Admin(api.Administration{Tokens: s.Authority.Tokens(), Nodes: nodeRevoker{s}, Backups: s, Pages: s, Silences: silencer{s}, Audits: s.Ledger}, time.Now, s.log.With("part", "admin"))
+	for _, path := range []string{"/v1/tokens", "/v1/tokens/{id}", "/v1/nodes/{node}", "/v1/backup", "/v1/page-links", "/v1/silences", "/v1/silences/{id}", "/v1/audit"} {
 		mux.Handle(path, admin)
 	}
 	mux.Handle("/", ca.TrustLocal(h))

@@ -328,7 +328,7 @@ func TestRevoke(t *testing.T) {
 	if restarted.Node() == id.Node() {
 		t.Error("the machine got the revoked node id again")
 	}
-	lines, err := b.Ledger.Audits(t.Context(), 10)
+	lines, err := b.Ledger.Audits(t.Context(), registry.AuditQuery{Limit: 10})
 	if err != nil || !slices.ContainsFunc(lines, func(a registry.Audit) bool { return a.Action == "node.revoke" && a.Object == id.Node() }) {
 		t.Errorf("audit: %+v, %v", lines, err)
 	}
@@ -355,7 +355,7 @@ func TestRestoreNode(t *testing.T) {
 	if err != nil || n.Cluster != "lab" {
 		t.Errorf("node %+v, %v; want it in the cluster of its certificate", n, err)
 	}
-	audits, err := old.Ledger.Audits(t.Context(), 10)
+	audits, err := old.Ledger.Audits(t.Context(), registry.AuditQuery{Limit: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

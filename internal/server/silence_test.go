@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mete.dev/mete/internal/model/registry"
 )
 
 // The administrator makes a silence, which is audited and in a backup. A viewer of one cluster sees
@@ -62,7 +64,7 @@ func TestSilences(t *testing.T) {
 	id, _, _ = strings.Cut(id, `"`)
 	order("DELETE", "/v1/silences/"+id, "", 200)
 	order("DELETE", "/v1/silences/none", "", 404)
-	audits, err := b.Ledger.Audits(t.Context(), 20)
+	audits, err := b.Ledger.Audits(t.Context(), registry.AuditQuery{Limit: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +79,9 @@ func TestSilences(t *testing.T) {
 	}
 	if created != 3 || ended != 1 {
 		t.Errorf("audited are %d silences and %d ends: %+v", created, ended, audits)
+	}
+	if log := order("GET", "/v1/audit?action=silence.end&about="+id, "", 200); strings.Count(log, `"actor":"local"`) != 1 {
+		t.Errorf("audit: %s", log)
 	}
 	dir := filepath.Join(t.TempDir(), "copy")
 	if _, err := b.Backup(t.Context(), dir); err != nil {

@@ -128,6 +128,15 @@ func (l *Local) EndSilence(ctx context.Context, id string) error {
 	return err
 }
 
+// Audit returns the latest entries of the audit log, newest first. Its parameters are those of [v1.ParseAuditQuery].
+func (l *Local) Audit(ctx context.Context, parameters url.Values) ([]v1.AuditEntry, error) {
+	body, err := l.do(ctx, http.MethodGet, "/v1/audit?"+parameters.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return decodeList[v1.AuditEntry](body)
+}
+
 // RevokeNode revokes the right of a node or a downstream server, given by id or name, to
 // send data. It returns the node.
 func (l *Local) RevokeNode(ctx context.Context, which string) (n v1.Node, err error) {

@@ -61,7 +61,7 @@ func serve(t *testing.T) *shelf {
 		t.Fatal(err)
 	}
 	s := &shelf{}
-	web := httptest.NewUnstartedServer(api.Admin(nil, nil, nil, nil, s, time.Now, slog.New(slog.DiscardHandler)))
+	web := httptest.NewUnstartedServer(api.Admin(api.Administration{Silences: s}, time.Now, slog.New(slog.DiscardHandler)))
 	if err := web.Listener.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func serve(t *testing.T) *ring {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(api.Admin(r, nil, nil, r, nil, time.Now, slog.New(slog.DiscardHandler)))
+	s := httptest.NewUnstartedServer(api.Admin(api.Administration{Tokens: r, Pages: r}, time.Now, slog.New(slog.DiscardHandler)))
 	if err := s.Listener.Close(); err != nil {
 		t.Fatal(err)
 	}

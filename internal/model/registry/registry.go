@@ -98,6 +98,14 @@ type Audit struct {
 	Detail string
 }
 
+// An AuditQuery selects entries of the audit log. An empty string or a zero time selects any.
+type AuditQuery struct {
+	From, To time.Time // To is excluded
+	Action   string    // "token" is "token.create" and each other action of tokens
+	About    string    // actor or object
+	Limit    int       // of the latest entries, 1 or more
+}
+
 // RevokedError returns the error for a revoked node or downstream server.
 func RevokedError(node string) error {
 	return fault.WithHint(fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied),

@@ -97,7 +97,7 @@ func TestFaults(t *testing.T) {
 	f.Book(f.Entry("clone", "b3", m, m+4)) // late for a minute that the meter has settled
 
 	try("an audit line", func(ctx context.Context) error { return l.Audit(ctx, registry.Audit{At: day, Action: "x"}) })
-	try("audit", func(ctx context.Context) error { return second(l.Audits(ctx, 10)) })
+	try("audit", func(ctx context.Context) error { return second(l.Audits(ctx, registry.AuditQuery{Limit: 10})) })
 	token := registry.Token{ID: "t", Hash: [32]byte{1}, Role: registry.Agent, Uses: 2, Created: day}
 	try("a token", func(ctx context.Context) error { return l.PutToken(ctx, token) })
 	try("use of a token", func(ctx context.Context) error { return second(l.UseToken(ctx, "t", token.Hash, token.Role, "k", day)) })

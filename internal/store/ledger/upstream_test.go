@@ -725,7 +725,7 @@ func TestForeign(t *testing.T) {
 	if err := send(takenAt.Add(time.Minute)); err != nil || above.cpu("a") != 1 {
 		t.Errorf("%v, %d ns: taken from two sources", err, above.cpu("a"))
 	}
-	if lines, err := above.Audits(ctx, 10); err != nil || len(lines) != 3 || lines[0].Action != "states.foreign" {
+	if lines, err := above.Audits(ctx, registry.AuditQuery{Limit: 10}); err != nil || len(lines) != 3 || lines[0].Action != "states.foreign" {
 		t.Errorf("audit is %v, %v", lines, err)
 	}
 	below.use(&a, "a", 8, 2)
@@ -798,7 +798,7 @@ func TestForeignCluster(t *testing.T) {
 					t.Errorf("cluster %q: %v, %d ns, want the former owner's 1", cluster, err, above.cpu("a"))
 				}
 			}
-			if lines, err := above.Audits(ctx, 1); err != nil || lines[0].Action != "states.foreign" || lines[0].Actor != src.ID || !strings.Contains(lines[0].Detail, "another cluster") {
+			if lines, err := above.Audits(ctx, registry.AuditQuery{Limit: 1}); err != nil || lines[0].Action != "states.foreign" || lines[0].Actor != src.ID || !strings.Contains(lines[0].Detail, "another cluster") {
 				t.Errorf("cluster %q: audit is %v, %v", cluster, lines, err)
 			}
 		}

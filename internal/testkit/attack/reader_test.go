@@ -94,7 +94,7 @@ var readerAttempts = []attempt{
 		}
 	}},
 	{"viewer", "rights of others", func(t *testing.T, s *scene) {
-		for _, path := range []string{"/v1/tokens", "/v1/tokens/x", "/v1/backup", "/v1/page-links", "/v1/silences/x", "/v1/nodes/" + s.victim.ID, "/v1/self", "/v1/batches", "/v1/lost", "/v1/states", "/v1/states/mark", "/v1/renew", "/v1/page-token", "/api/v1/write"} {
+		for _, path := range []string{"/v1/tokens", "/v1/tokens/x", "/v1/backup", "/v1/page-links", "/v1/audit", "/v1/silences/x", "/v1/nodes/" + s.victim.ID, "/v1/self", "/v1/batches", "/v1/lost", "/v1/states", "/v1/states/mark", "/v1/renew", "/v1/page-token", "/api/v1/write"} {
 			for _, method := range []string{"GET", "POST", "DELETE", "PUT"} {
 				s.refused(t, method, path, "{}", append(attack.Bearer(s.viewer), "Content-Type", "application/json"), 400, 401, 403, 404, 405, 415)
 			}

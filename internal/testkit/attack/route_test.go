@@ -19,7 +19,7 @@ import (
 )
 
 // otherRoutes are the routes that the description of the API does not list.
-var otherRoutes = []string{"/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/directives", "/v1/directives/x", "/v1/states", "/v1/states/mark", "/v1/page-token", "/v1/self", "/v1/tokens", "/v1/tokens/x", "/v1/nodes/x", "/v1/backup", "/v1/page-links", "/v1/silences/x",
+var otherRoutes = []string{"/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/directives", "/v1/directives/x", "/v1/states", "/v1/states/mark", "/v1/page-token", "/v1/self", "/v1/tokens", "/v1/tokens/x", "/v1/nodes/x", "/v1/backup", "/v1/page-links", "/v1/audit", "/v1/silences/x",
 	"/metrics", "/api/v0/snapshot", "/api/v1/write", "/api/v1/read", "/api/v1/query?query=up", "/api/v1/query_range?query=up&start=0&end=1&step=1", "/api/v1/query_exemplars?query=up", "/api/v1/format_query?query=up", "/api/v1/parse_query?query=up",
 	"/api/v1/labels", "/api/v1/label/node/values", "/api/v1/series?match[]=up", "/api/v1/metadata", "/api/v1/rules", "/api/v1/alerts", "/api/v1/targets", "/api/v1/status/buildinfo", "/api/v1/status/runtimeinfo", "/api/v1/status/tsdb", "/api/v1/status/config",
 	"/api/v1/alertmanagers", "/api/v1/otlp/v1/metrics", "/federate", "/debug/pprof/", "/debug/vars"}

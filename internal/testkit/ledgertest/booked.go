@@ -188,7 +188,7 @@ func testBooked(t *testing.T, dsn string) {
 	want(b.entry("a", "x", 80, [2]int64{70, 80}), "")
 	book(t, l, batch.Accepted, b.entry("a", "x", 80, [2]int64{70, 80}))
 	rows("c x 0 10 90", "another x 0 10 20", "c x 1 10 80", "c x 2 70 4600")
-	found, err := l.Audits(ctx, 10)
+	found, err := l.Audits(ctx, registry.AuditQuery{Limit: 10})
 	if err != nil || !slices.ContainsFunc(found, func(a registry.Audit) bool { return a.Action == "kernel.restored" && a.Object == "x" && a.Actor == "a" }) {
 		t.Errorf("audit: %v, %v", found, err)
 	}

@@ -216,7 +216,7 @@ func testStreams(t *testing.T, dsn string) {
 	if n := db.number("SELECT count(*) FROM aside"); n != 2 {
 		t.Errorf("%d batches aside, want 2", n)
 	}
-	if lines, err := l.Audits(ctx, 10); err != nil || len(lines) != 2 || lines[0].Action != "batch.conflict" || lines[0].Actor != "a" {
+	if lines, err := l.Audits(ctx, registry.AuditQuery{Limit: 10}); err != nil || len(lines) != 2 || lines[0].Action != "batch.conflict" || lines[0].Actor != "a" {
 		t.Errorf("audit is %v, %v", lines, err)
 	}
 
@@ -516,7 +516,7 @@ func testLarge(t *testing.T, dsn string) {
 	if n := db.number("SELECT cpu_hi FROM group_day"); n != 2*(hourMinutes*large>>32)+math.MaxInt64>>32 {
 		t.Errorf("the group's high half is %d", n)
 	}
-	if lines, err := l.Audits(t.Context(), 10); err != nil || len(lines) != 1 || lines[0].Action != "ledger.saturated" {
+	if lines, err := l.Audits(t.Context(), registry.AuditQuery{Limit: 10}); err != nil || len(lines) != 1 || lines[0].Action != "ledger.saturated" {
 		t.Errorf("audit is %v, %v", lines, err)
 	}
 	// One more is refused.

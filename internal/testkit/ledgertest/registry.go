@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -255,14 +256,45 @@ func testTokens(t *testing.T, dsn string) {
 func testAudit(t *testing.T, dsn string) {
 	ctx := t.Context()
 	l := Open(t, dsn)
-	for i := range 3 {
-		if err := l.Audit(ctx, registry.Audit{At: Day, Actor: "local", Action: "token.create", Object: fmt.Sprint(i)}); err != nil {
+	var all []registry.Audit // newest first
+	for i, line := range strings.Fields("token.create/local/o token.revoke/local/x tokens/local/y silence.create/x/w node.enrol/o/z") {
+		word := strings.Split(line, "/")
+		a := registry.Audit{At: Day.Add(time.Duration(i) * time.Hour), Actor: word[1], Action: word[0], Object: word[2], Detail: fmt.Sprint(i)}
+		if err := l.Audit(ctx, a); err != nil {
 			t.Fatal(err)
 		}
+		all = slices.Insert(all, 0, a)
 	}
-	lines, err := l.Audits(ctx, 2)
-	want := []registry.Audit{{At: Day, Actor: "local", Action: "token.create", Object: "2"}, {At: Day, Actor: "local", Action: "token.create", Object: "1"}}
-	if diff := cmp.Diff(want, lines); err != nil || diff != "" {
+	hour := func(n int) time.Time { return Day.Add(time.Duration(n) * time.Hour) }
+	for _, c := range []struct {
+		q    registry.AuditQuery
+		want string // details, newest first
+	}{
+		{registry.AuditQuery{Limit: 9}, "43210"},
+		{registry.AuditQuery{Limit: 2}, "43"},
+		{registry.AuditQuery{From: hour(2), Limit: 9}, "432"},
+		{registry.AuditQuery{To: hour(2), Limit: 9}, "10"},
+		{registry.AuditQuery{From: hour(2), To: hour(3), Limit: 9}, "2"},
+		{registry.AuditQuery{From: hour(9), Limit: 9}, ""},
+		{registry.AuditQuery{Action: "token", Limit: 9}, "10"},
+		{registry.AuditQuery{Action: "token", Limit: 1}, "1"},
+		{registry.AuditQuery{Action: "token.create", Limit: 9}, "0"},
+		{registry.AuditQuery{Action: "t%", Limit: 9}, ""},
+		{registry.AuditQuery{About: "x", Limit: 9}, "31"},
+		{registry.AuditQuery{About: "o", Limit: 9}, "40"},
+		{registry.AuditQuery{About: "o", Action: "node", Limit: 9}, "4"},
+	} {
+		lines, err := l.Audits(ctx, c.q)
+		var got strings.Builder
+		for _, a := range lines {
+			got.WriteString(a.Detail)
+		}
+		if err != nil || got.String() != c.want {
+			t.Errorf("%+v: %q, %v, want %q", c.q, got.String(), err, c.want)
+		}
+	}
+	lines, err := l.Audits(ctx, registry.AuditQuery{Limit: 2})
+	if diff := cmp.Diff(all[:2], lines); err != nil || diff != "" {
 		t.Errorf("%v, lines (-want +got):\n%s", err, diff)
 	}
 	if _, err := l.Meta(ctx, "k"); !errors.Is(err, fault.ErrNotFound) {

@@ -302,7 +302,7 @@ func volumeQuota(r *volumeCase) {
 	r.try(func() error { return r.l.BookVolumes(r.Context(), r.lease, all, Day) })
 	r.put(time.Minute)
 	r.wants("over the quota", 0, 24*time.Hour, query.ByNamespace, "shop=30000") // 50 of 10 bytes for 60 s
-	lines, err := r.l.Audits(r.Context(), 1000)
+	lines, err := r.l.Audits(r.Context(), registry.AuditQuery{Limit: 1000})
 	said := slices.DeleteFunc(lines, func(a registry.Audit) bool { return !strings.Contains(a.Detail, "50 new volumes today") })
 	if err != nil || len(said) != 1 {
 		r.Errorf("the audit log says so %d times, %v", len(said), err)

@@ -191,6 +191,20 @@ func SilencesText(list []v1.Silence, s Style) string {
 	})
 }
 
+// AuditText writes entries of the audit log as a table.
+func AuditText(list []v1.AuditEntry, s Style) string {
+	if len(list) == 0 {
+		return "the audit log has no such entries\n"
+	}
+	return write(each(list), []column[v1.AuditEntry]{
+		{"TIME", false, func(a *v1.AuditEntry) string { return s.time(a.At) }},
+		{"ACTOR", false, func(a *v1.AuditEntry) string { return s.text(a.Actor) }},
+		{"ACTION", false, func(a *v1.AuditEntry) string { return s.text(a.Action) }},
+		{"OBJECT", false, func(a *v1.AuditEntry) string { return s.text(a.Object) }},
+		{"DETAIL", false, func(a *v1.AuditEntry) string { return s.sentence(a.Detail) }},
+	})
+}
+
 // TokensText writes tokens as a table.
 func TokensText(list []v1.Token, s Style) string {
 	if len(list) == 0 {

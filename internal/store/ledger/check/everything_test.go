@@ -250,7 +250,7 @@ func TestTwoClusters(t *testing.T) {
 	if got := lines(r); got != want || r.Defects > 0 {
 		t.Errorf("%d defects:\n%s\nwant a warning\n%s", r.Defects, got, want)
 	}
-	found, err := f.L.Audits(t.Context(), 10)
+	found, err := f.L.Audits(t.Context(), registry.AuditQuery{Limit: 10})
 	if err != nil || len(found) != 1 || found[0].Action != "kernel.second-cluster" || found[0].Actor != "nnodeus" || found[0].Object != "b" || !strings.Contains(found[0].Detail, "eu") {
 		t.Errorf("audit: %+v, %v", found, err)
 	}
@@ -363,7 +363,7 @@ func TestOpenReadOnly(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "ledger.db")
 	f := ledgertest.Fill(t, ledgertest.Open(t, file))
-	before, err := f.L.Audits(ctx, 100)
+	before, err := f.L.Audits(ctx, registry.AuditQuery{Limit: 100})
 	f.Must(err)
 	if r := run(t, file); r.Total() > 0 {
 		t.Errorf("beside a server:\n%s", lines(r))
@@ -409,7 +409,7 @@ func TestOpenReadOnly(t *testing.T) {
 		t.Errorf("canceled: %v", err)
 	}
 	l := ledgertest.Open(t, file)
-	if now, err := l.Audits(ctx, 100); err != nil || len(now) != len(before) {
+	if now, err := l.Audits(ctx, registry.AuditQuery{Limit: 100}); err != nil || len(now) != len(before) {
 		t.Errorf("%d audit lines, %v; want %d", len(now), err, len(before))
 	}
 }

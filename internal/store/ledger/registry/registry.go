@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
@@ -225,8 +226,15 @@ func (r *Registry) Audit(ctx context.Context, a registry.Audit) error {
 	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error { return t.Audit(a) }), "audit of %s", a.Action)
 }
 
-// Audits returns the latest audit lines, newest first.
-func (r *Registry) Audits(ctx context.Context, limit int) (lines []registry.Audit, err error) {
+// Audits returns the latest audit lines that q selects, newest first.
+func (r *Registry) Audits(ctx context.Context, q registry.AuditQuery) (lines []registry.Audit, err error) {
+	from, to := int64(0), int64(math.MaxInt64)
+	if !q.From.IsZero() {
+		from = schema.Nanos(q.From)
+	}
+	if !q.To.IsZero() {
+		to = schema.Nanos(q.To)
+	}
 	err = db.Each(ctx, r.db.Reader, func(scan func(...any) error) error {
 		var a registry.Audit
 		var at int64
@@ -234,7 +242,9 @@ func (r *Registry) Audits(ctx context.Context, limit int) (lines []registry.Audi
 		a.At = schema.FromNanos(at)
 		lines = append(lines, a)
 		return err
-	}, "SELECT at_ns, actor, action, object, detail FROM audit ORDER BY id DESC LIMIT $1", limit)
+	}, `SELECT at_ns, actor, action, object, detail FROM audit WHERE at_ns >= $1 AND at_ns < $2
+		AND ($3 = '' OR action = $3 OR substr(action, 1, $4) = $5) AND ($6 = '' OR actor = $6 OR object = $6) ORDER BY id DESC LIMIT $7`,
+		from, to, q.Action, len(q.Action)+1, q.Action+".", q.About, q.Limit)
 	return lines, db.Wrap(r.db.Fault(err), "audit")
 }
 

@@ -322,7 +322,7 @@ func TestAuditAndMeta(t *testing.T) {
 		f.try("audit", nil, func() error { return f.Audit(ctx, a) })
 		want = slices.Insert(want, 0, a)
 	}
-	equal(t, "lines", get(f, "lines", nil, func() ([]registry.Audit, error) { return f.Audits(ctx, 2) }), want[:2])
+	equal(t, "lines", get(f, "lines", nil, func() ([]registry.Audit, error) { return f.Audits(ctx, registry.AuditQuery{Limit: 2}) }), want[:2])
 
 	f.try("no value", fault.ErrNotFound, func() error { return second(f.Meta(ctx, "k")) })
 	for _, v := range []string{"1", "2"} {

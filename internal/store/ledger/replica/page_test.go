@@ -288,7 +288,7 @@ func TestForeignPage(t *testing.T) {
 		if now := count(); !slices.Equal(now, before) {
 			t.Errorf("source %s has changed %v to %v", src.ID, before, now)
 		}
-		lines, err := l.Audits(t.Context(), 100)
+		lines, err := l.Audits(t.Context(), registry.AuditQuery{Limit: 100})
 		if err != nil || len(lines) != 3*(i+1) || lines[0].Action != "states.foreign" || lines[0].Actor != src.ID || !lines[0].At.Equal(later) {
 			t.Errorf("audit %v, %v", lines, err)
 		}
@@ -342,7 +342,7 @@ func TestMovedNode(t *testing.T) {
 			owner := numbers(t, dsn, "SELECT source FROM node ORDER BY node_id")
 			coarse := numbers(t, dsn, "SELECT coarse FROM source ORDER BY id")
 			ownRows := numbers(t, dsn, "SELECT count(*) FROM node_minute_20250220 m JOIN node n ON n.id = m.node WHERE n.node_id = 'own'")[0]
-			lines, err2 := l.Audits(t.Context(), 10)
+			lines, err2 := l.Audits(t.Context(), registry.AuditQuery{Limit: 10})
 			switch {
 			case err != nil || err2 != nil || m.Sequence != 1 || len(lines) != 1:
 				t.Errorf("mark %+v, audit %v, %v, %v", m, lines, err, err2)
@@ -389,7 +389,7 @@ func TestOwnNode(t *testing.T) {
 	if got := numbers(t, dsn, "SELECT source FROM node ORDER BY node_id"); !slices.Equal(got, []int64{1, 2, 0, 1, 3, 3, 2}) {
 		t.Errorf("sources of a, b, here, unknown, x, y and z: %v", got)
 	}
-	if lines, err := l.Audits(t.Context(), 10); err != nil || len(lines) != 1 || lines[0].Object != "here" || lines[0].Action != "states.foreign" {
+	if lines, err := l.Audits(t.Context(), registry.AuditQuery{Limit: 10}); err != nil || len(lines) != 1 || lines[0].Object != "here" || lines[0].Action != "states.foreign" {
 		t.Errorf("audit %v, %v", lines, err)
 	}
 }
