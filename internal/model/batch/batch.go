@@ -112,6 +112,15 @@ func (n *Name) IsShortID() bool {
 	return n.Kind == workload.Container && workload.IsContainerID(n.Key) && n.Name == n.Key[:12]
 }
 
+// ReservedSuffix ends the names of workloads that only have what a container or pod reserves.
+const ReservedSuffix = " (reserved)"
+
+// Reserves reports whether the workload only has what a container of a pod reserves, or the pod beyond its containers: its key is the
+// UID of the pod, a slash, and the name of the container, and it has no path. No agent sends such a name; servers do.
+func (n *Name) Reserves() bool {
+	return (n.Kind == workload.Pod || n.Kind == workload.Container) && n.Path == "" && strings.Contains(n.Key, "/")
+}
+
 // LabelJob of a pod or a container names its job; that of a pod is within its namespace.
 const LabelJob = "mete.dev/job"
 

@@ -4,14 +4,16 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base32"
+	"strings"
 
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/workload"
 )
 
 // Mask replaces all names in a page. Names by which rows are grouped get a pseudonym, which is the
 // same for the same name of one kind and cannot be reversed or tested without the secret; paths,
 // keys, labels and free text are removed. Ids stay: they are random, or hashes of random values. So
-// do kinds, and the names of idle and system.
+// do kinds, the names of idle and system, and that a workload only has what a pod reserves.
 func (p *Page) Mask(secret []byte) {
 	m := masker(secret)
 	for i := range p.Nodes {
@@ -27,11 +29,18 @@ func (p *Page) Mask(secret []byte) {
 			continue
 		}
 		n := *w.Name
+		key := ""
+		if n.Reserves() {
+			key = "/"
+		}
 		if n.Kind != workload.Idle && n.Kind != workload.System {
-			n.Name = m.mask("name", n.Name)
+			name, reserved := strings.CutSuffix(n.Name, batch.ReservedSuffix)
+			if n.Name = m.mask("name", name); reserved {
+				n.Name += batch.ReservedSuffix
+			}
 		}
 		n.Job, n.User, n.Project = m.mask("job", n.Job), m.mask("user", n.User), m.mask("project", n.Project)
-		n.Key, n.Path, n.Labels = "", "", nil
+		n.Key, n.Path, n.Labels = key, "", nil
 		w.Name = &n
 	}
 	for i := range p.Gaps {

@@ -191,6 +191,9 @@ func (s *side) page(m replica.Mark, o replica.Offer) (*replica.Page, []byte) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	if o.Masked {
+		p.Mask([]byte("secret"))
+	}
 	sent, err := wire.EncodeStates(nil, p)
 	if err != nil {
 		s.t.Fatal(err)
@@ -1207,6 +1210,47 @@ func TestKubeRunsAbove(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare("after its end", query.Ended)
+}
+
+// TestReservedAbove checks that no list of an upper server has what pods reserve as workloads of their own, with names or
+// pseudonyms, and that it stands beside what they use under one name.
+func TestReservedAbove(t *testing.T) {
+	for _, masked := range []bool{false, true} {
+		below, above := pair(t)
+		const uid = "3f0e0d5a-2f2c-4b8e-9d0a-5a1e4f6b7c8d"
+		containerID, lease := strings.Repeat("d", 64), pod.Lease{Cluster: "c"}
+		var m batch.Mark
+		below.useWith(&m, "a", 1, func(e *batch.Entry) {
+			n := batch.Name{ID: workload.NewID("a", workload.Container, containerID), Kind: workload.Container, Key: containerID}
+			e.Names = append(e.Names, n)
+			row := batch.Minute{Minute: first + 5}
+			row.Workload, _ = workload.ShortIDOf(n.ID)
+			row.Usage.Put(usage.CPU, 40, usage.Measured)
+			e.Minutes = append(e.Minutes, row)
+			e.Nodes = append(e.Nodes, batch.NodeMinute{Minute: first + 5, Covered: time.Minute, CPUs: 1})
+			e.Through = at(6)
+		})
+		p := pod.Pod{UID: uid, Namespace: "shop", Name: "web", Job: "shop/deployment/web", Node: "name-a", Containers: map[string]string{containerID: "app"}, Created: at(5), Scheduled: at(5),
+			Reserved: []pod.Reservation{{Container: "app", Levels: pod.Levels{CPU: 1000, CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}}}}
+		if err := below.BookPods(t.Context(), lease, []pod.Pod{p}, at(5)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := below.PutReserved(t.Context(), lease, at(6), at(6), 0); err != nil {
+			t.Fatal(err)
+		}
+		push(below, above, replica.Offer{Finest: replica.Minute, Masked: masked, Rows: 100})
+		for _, s := range []*side{below, above} {
+			q := query.Query{From: at(0), To: at(day), By: []query.Dimension{query.ByWorkload}, Where: map[query.Dimension][]string{query.ByKind: {"container"}}, Scope: query.Scope{All: true}}
+			a, err := s.Usage(t.Context(), q)
+			list, err2 := s.Workloads(t.Context(), q)
+			if err := errors.Join(err, err2); err != nil {
+				t.Fatal(err)
+			}
+			if len(list) != 1 || len(a.Groups) != 1 || a.Groups[0].Usage.Sum[usage.CPU].String() != "40" || a.Groups[0].Usage.Sum[usage.CPUReserved].String() == "0" {
+				t.Errorf("masked %t: workloads %+v, groups %+v", masked, list, a.Groups)
+			}
+		}
+	}
 }
 
 // TestVolumesAbove checks that an upper server has what volumes reserve once, also after the lower ledger was restored from a copy of

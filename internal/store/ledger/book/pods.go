@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/workload"
@@ -300,8 +301,8 @@ func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (
 	case p.container != "":
 		now.container, now.name = p.container, p.pod+"/"+p.container
 	}
-	if p.isCarrier && !strings.HasSuffix(now.name, schema.ReservedSuffix) {
-		now.name += schema.ReservedSuffix
+	if p.isCarrier && !strings.HasSuffix(now.name, batch.ReservedSuffix) {
+		now.name += batch.ReservedSuffix
 	}
 	labels.want = p.labels
 	labels.have, err = labelsOf(t, id)

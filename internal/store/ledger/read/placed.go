@@ -44,7 +44,7 @@ func addPodUIDs(v *db.View, node string, names iter.Seq[batch.Name]) error {
 		}
 		if pod, ok := workload.ShortIDOf(n.Parent); n.Kind == workload.Container && ok {
 			within[pod] = append(within[pod], n)
-		} else if n.Kind == workload.Pod && !strings.Contains(n.Key, "/") { // else a carrier of reservations
+		} else if n.Kind == workload.Pod && !n.Reserves() {
 			n.Labels[batch.LabelPodUID] = n.Key
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/query"
@@ -261,7 +262,7 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 		return "n.name", nil
 	case query.ByWorkload:
 		// The reservation of a container stands beside its use.
-		return "CASE WHEN " + schema.IsCarrier + " THEN replace(w.name, '" + schema.ReservedSuffix + "', '') ELSE w.name END", nil
+		return "CASE WHEN " + schema.IsCarrier + " THEN replace(w.name, '" + batch.ReservedSuffix + "', '') ELSE w.name END", nil
 	case query.ByJob:
 		return "CASE WHEN w.job <> '' THEN w.job ELSE w.name END", nil
 	case query.ByPod, query.ByContainer:

@@ -1,8 +1,8 @@
 package schema
 
 // IsCarrier is the SQL condition that workload w only has what a container of a pod reserves, or the pod beyond its
-// containers. Its key is the UID of the pod, a slash, and the name of the container, and it has no path. A container
-// whose name an agent does not believe has a slash in its key too, but also the path of its control group.
+// containers, as batch.Name.Reserves. A container whose name an agent does not believe has a slash in its key too, but
+// also the path of its control group.
 const IsCarrier = "(w.kind IN ('pod', 'container') AND w.key LIKE '%/%' AND w.path = '')"
 
 // IsVolumesOf returns the SQL condition that a node is the pseudo-node of a cluster's volumes, and not a machine: see
@@ -10,6 +10,3 @@ const IsCarrier = "(w.kind IN ('pod', 'container') AND w.key LIKE '%/%' AND w.pa
 func IsVolumesOf(node string) string {
 	return "(substr(" + node + ".machine_id, length(" + node + ".machine_id) - 7) = ' volumes')"
 }
-
-// ReservedSuffix ends the names of carriers.
-const ReservedSuffix = " (reserved)"
