@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,10 @@ import (
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
+
+// The main thread is kept for TestMain: it would outlive a goroutine that changed its mount namespace, and /proc/self has the mounts of
+// the main thread.
+func init() { runtime.LockOSThread() }
 
 // TestMain runs the tests, or the first process of a container that they start.
 func TestMain(m *testing.M) {
