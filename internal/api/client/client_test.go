@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -253,14 +253,10 @@ func TestLocal(t *testing.T) {
 	if _, err := l.Tokens(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "no server runs here") || !strings.Contains(fault.Hint(err), "--state /var/lib/mete-server") {
 		t.Errorf("without a server: %v", err)
 	}
-	ln, err := net.Listen("unix", filepath.Join(dir, v1.AdminSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
 	made := v1.TokenOf(&registry.Token{ID: "abcd2345", Role: registry.Agent, Uses: 1, Created: noon}, noon)
 	withText := made
 	withText.Text = "text"
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	testkit.ServeUnix(t, filepath.Join(dir, v1.AdminSocket), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		switch what := r.Method + " " + r.URL.EscapedPath() + " " + strings.TrimSpace(string(body)); what {
 		case `POST /v1/tokens {"role":"agent"}`:
@@ -276,12 +272,6 @@ func TestLocal(t *testing.T) {
 			t.Errorf("asked %q, %v", what, err)
 		}
 	}))
-	if err := s.Listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s.Listener = ln
-	s.Start()
-	t.Cleanup(s.Close)
 	got, err := l.CreateToken(t.Context(), v1.TokenRequest{Role: registry.Agent})
 	if err != nil || !cmp.Equal(got, withText) {
 		t.Errorf("CreateToken = %+v, %v", got, err)

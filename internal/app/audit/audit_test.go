@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +19,7 @@ import (
 	"mete.dev/mete/internal/app/audit"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -46,18 +45,8 @@ func serve(t *testing.T) *auditLog {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("unix", filepath.Join(dir, v1.AdminSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
 	l := &auditLog{}
-	web := httptest.NewUnstartedServer(api.Admin(api.Administration{Audits: l}, time.Now, slog.New(slog.DiscardHandler)))
-	if err := web.Listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	web.Listener = ln
-	web.Start()
-	t.Cleanup(web.Close)
+	testkit.ServeUnix(t, filepath.Join(dir, v1.AdminSocket), api.Admin(api.Administration{Audits: l}, time.Now, slog.New(slog.DiscardHandler)))
 	return l
 }
 

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +20,7 @@ import (
 	"mete.dev/mete/internal/app/silence"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -56,18 +55,8 @@ func serve(t *testing.T) *shelf {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("unix", filepath.Join(dir, v1.AdminSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := &shelf{}
-	web := httptest.NewUnstartedServer(api.Admin(api.Administration{Silences: s}, time.Now, slog.New(slog.DiscardHandler)))
-	if err := web.Listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	web.Listener = ln
-	web.Start()
-	t.Cleanup(web.Close)
+	testkit.ServeUnix(t, filepath.Join(dir, v1.AdminSocket), api.Admin(api.Administration{Silences: s}, time.Now, slog.New(slog.DiscardHandler)))
 	return s
 }
 

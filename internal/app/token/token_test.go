@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +18,7 @@ import (
 	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -59,17 +58,7 @@ func serve(t *testing.T) *ring {
 		t.Fatal(err)
 	}
 	r := &ring{}
-	ln, err := net.Listen("unix", filepath.Join(dir, v1.AdminSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := httptest.NewUnstartedServer(api.Admin(api.Administration{Tokens: r, Pages: r}, time.Now, slog.New(slog.DiscardHandler)))
-	if err := s.Listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s.Listener = ln
-	s.Start()
-	t.Cleanup(s.Close)
+	testkit.ServeUnix(t, filepath.Join(dir, v1.AdminSocket), api.Admin(api.Administration{Tokens: r, Pages: r}, time.Now, slog.New(slog.DiscardHandler)))
 	return r
 }
 
