@@ -85,7 +85,8 @@ func TestVolumesInTurn(t *testing.T) {
 	}
 }
 
-// TestVolumeTime checks that a look, and a pod in it, has limited time: what is left is measured next, of other pods first.
+// TestVolumeTime checks the time limits of a look and of each pod in it. The volumes that a look leaves are measured by the next
+// ones, those of other pods first.
 func TestVolumeTime(t *testing.T) {
 	hosttest.Need(t, "root")
 	h, dir := thisHost(t), t.TempDir()

@@ -57,7 +57,7 @@ function Raw({ sum, over, one }) {
     ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
 }
 
-// Unused is the storage that the volumes of a job reserve and do not use, of those of which it is known what is used.
+// Unused shows how much storage the volumes of a job reserve and do not use. Volumes whose use is not known do not count.
 function Unused({ sum, over, where, span }) {
   const used = "storage_byte_seconds", capacity = "storage_reserved_byte_seconds", data = useData((signal) => get("/v1/usage", { by: "workload,cluster", where, limit: 1000, fields: used + "," + capacity, ...ledger(span) }, signal), [where.join(), steps(span)]);
   const all = data.data ? data.data.groups : [], list = all.filter((r) => known(r[used])), unused = list.reduce((bytes, r) => bytes + Math.max(0, Number(r[capacity]) - Number(r[used])), 0);
