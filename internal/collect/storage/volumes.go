@@ -71,7 +71,10 @@ func (t *Table) Volumes() []usage.VolumeUse {
 	defer v.mu.Unlock()
 	fresh := v.fresh
 	v.fresh = nil
-	return fresh
+	if len(fresh) == 0 { // as at most ticks
+		return nil
+	}
+	return usage.MergeVolumes(nil, fresh)
 }
 
 // run measures until stop is closed.
@@ -126,7 +129,7 @@ func (v *volumes) look() error {
 				continue
 			}
 			v.mu.Lock()
-			v.fresh = usage.MergeVolumes(v.fresh, []usage.VolumeUse{{Pod: m.pod, Volume: m.volume, At: at, Used: used, Size: size}})
+			v.fresh = append(v.fresh, usage.VolumeUse{Pod: m.pod, Volume: m.volume, At: at, Used: used, Size: size})
 			v.mu.Unlock()
 		}
 		end, err := v.locator.host.Boottime()
