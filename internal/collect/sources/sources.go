@@ -247,7 +247,7 @@ func (m *Machine) Scope() usage.Scope { return m.extent.Scope }
 // Extent returns what of the kernel this machine's windows measure.
 func (m *Machine) Extent() usage.Extent { return m.extent }
 
-// Programs returns the parts of the BPF programs that are loaded, and why each other one is not. If
+// Programs returns the parts of the BPF programs that are loaded, and why each other one of the usual parts is not. If
 // none is, because the kernel or the rights of this process do not allow it, denied says why; it is nil
 // with [Files] as the configured reader too.
 func (m *Machine) Programs() (loaded bpf.Part, failed []error, denied error) {
@@ -256,7 +256,7 @@ func (m *Machine) Programs() (loaded bpf.Part, failed []error, denied error) {
 	}
 	loaded = m.kernel.WorkingParts()
 	for p := bpf.Part(1); p <= bpf.All; p <<= 1 {
-		if err := m.kernel.Err(p); err != nil {
+		if err := m.kernel.Err(p); err != nil && bpf.Default().Parts&p != 0 {
 			failed = append(failed, err)
 		}
 	}

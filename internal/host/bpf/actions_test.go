@@ -32,7 +32,7 @@ var actions = map[string]func(args []string) (string, error){
 
 // open opens the given parts and returns the error as text.
 func open(args []string) (string, error) {
-	parts, err := strconv.ParseUint(args[0], 10, 8)
+	parts, err := strconv.ParseUint(args[0], 10, 16)
 	if err != nil {
 		return "", err
 	}
@@ -140,7 +140,7 @@ func useMemory(args []string) (string, error) {
 }
 
 // tcp sends the given number of bytes over the loopback of its network namespace, with
-// Ethernet-sized packets. It returns the TCP_INFO of both sockets: bytes sent, segments
+// Ethernet-sized packets, from a client with the given address if it is not empty. It returns the TCP_INFO of both sockets: bytes sent, segments
 // sent, bytes received, segments received, segments retransmitted.
 func tcp(args []string) (string, error) {
 	size, err := strconv.ParseInt(args[0], 10, 64)
@@ -154,7 +154,13 @@ func tcp(args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client, err := net.Dial("tcp", ln.Addr().String())
+	dialer := net.Dialer{}
+	if args[2] != "" {
+		if dialer.LocalAddr, err = net.ResolveTCPAddr("tcp", args[2]); err != nil {
+			return "", err
+		}
+	}
+	client, err := dialer.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		return "", err
 	}

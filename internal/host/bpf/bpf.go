@@ -6,8 +6,8 @@
 // background: each call fetches its result. A program that the kernel refuses disables only
 // its [Part].
 //
-// The package needs Linux 6.1 or newer with BTF, and CAP_BPF, CAP_PERFMON and, for [Net]
-// and [Classes], CAP_NET_ADMIN.
+// The package needs Linux 6.1 or newer with BTF, and CAP_BPF, CAP_PERFMON and, for [Net],
+// [Classes] and [Connections], CAP_NET_ADMIN.
 package bpf
 
 import (
@@ -26,7 +26,7 @@ import (
 )
 
 // A Part is a feature of this package, or a set of them.
-type Part uint8
+type Part uint16
 
 const (
 	// Walks reads all groups of a hierarchy: [Kernel.NewWalker].
@@ -43,14 +43,16 @@ const (
 	Tasks
 	// Classes counts network traffic by class too, with the programs of [Net]: [Kernel.SetClasses].
 	Classes
+	// Connections counts network traffic by peer and port too, with the programs of [Net] and [Classes]: [Kernel.DrainEdges].
+	Connections
 
 	// All is every part.
-	All = Walks | Events | Forks | Disk | Net | Tasks | Classes
+	All = Walks | Events | Forks | Disk | Net | Tasks | Classes | Connections
 	// counting is the parts that share the table of counts.
-	counting = Events | Forks | Disk | Net | Classes
+	counting = Events | Forks | Disk | Net | Classes | Connections
 )
 
-var partNames = [...]string{"walks", "events", "forks", "disk", "net", "tasks", "classes"}
+var partNames = [...]string{"walks", "events", "forks", "disk", "net", "tasks", "classes", "connections"}
 
 // String returns the names of the parts in p, joined by "+".
 func (p Part) String() string {
@@ -61,7 +63,7 @@ func (p Part) String() string {
 
 func (p Part) each(f func(i int, one Part)) {
 	for p &= All; p != 0; p &= p - 1 {
-		f(bits.TrailingZeros8(uint8(p)), p&-p)
+		f(bits.TrailingZeros16(uint16(p)), p&-p)
 	}
 }
 
@@ -91,9 +93,9 @@ type Config struct {
 	Unified bool
 }
 
-// Default returns the configuration for metering a whole machine.
+// Default returns the configuration for metering a whole machine, without [Connections].
 func Default() Config {
-	return Config{Parts: All, Groups: 16384, Ring: 512 << 10}
+	return Config{Parts: All &^ Connections, Groups: 16384, Ring: 512 << 10}
 }
 
 // Validate returns an error wrapping [fault.ErrInvalid] if c cannot work.
@@ -101,7 +103,9 @@ func (c Config) Validate() error {
 	page := os.Getpagesize()
 	switch {
 	case c.Parts == 0 || c.Parts&^All != 0:
-		return fmt.Errorf("bpf: parts %#x: %w", uint8(c.Parts), fault.ErrInvalid)
+		return fmt.Errorf("bpf: parts %#x: %w", uint16(c.Parts), fault.ErrInvalid)
+	case c.Parts&Connections != 0 && c.Parts&Classes == 0:
+		return fmt.Errorf("bpf: connections without classes: %w", fault.ErrInvalid)
 	case c.Parts&counting != 0 && (c.Groups < 1 || c.Groups > 1<<20):
 		return fmt.Errorf("bpf: groups %d, not from 1 to %d: %w", c.Groups, 1<<20, fault.ErrInvalid)
 	case c.Parts&Events != 0 && (c.Ring < page || c.Ring&(c.Ring-1) != 0):
@@ -186,7 +190,7 @@ func (k *Kernel) WorkingParts() Part {
 // Err returns why the single part p does not work, nil if it does. The error wraps
 // [fault.ErrUnsupported] or [fault.ErrDenied].
 func (k *Kernel) Err(p Part) error {
-	return k.faults[bits.TrailingZeros8(uint8(p))]
+	return k.faults[bits.TrailingZeros16(uint16(p))]
 }
 
 // Close detaches and unloads everything. Close walkers and attachments first; Close
@@ -204,7 +208,7 @@ func (k *Kernel) onClose(f func() error) { k.closers = append(k.closers, f) }
 
 // setResult records the result of loading part p; the first error stays.
 func (k *Kernel) setResult(p Part, err error) {
-	i := bits.TrailingZeros8(uint8(p))
+	i := bits.TrailingZeros16(uint16(p))
 	switch {
 	case err == nil && errors.Is(k.faults[i], errNotLoaded):
 		k.faults[i] = nil

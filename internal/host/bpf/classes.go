@@ -31,8 +31,9 @@ type ClassBytes struct {
 }
 
 // ClassCounts is the traffic since [Open] that was received of the first class, sent to it, received of the
-// second one and so on.
-type ClassCounts [2 * (classLimit - 1)]ClassBytes
+// second one and so on. With [Connections] it is the traffic for which there was no room by edge, and that of no class is
+// at the end.
+type ClassCounts [2 * classLimit]ClassBytes
 
 // SetClasses sets the class of each prefix, from 1 to 6, or 0 for none, in place of the previous rules. Traffic whose
 // other end is in a prefix counts for the class of the longest one. After an error the others are set; the next call tries

@@ -13,9 +13,6 @@
 #define ETH_P_IP 0x0008
 #define ETH_P_IPV6 0xdd86
 
-/* What an Ethernet interface counts of a packet beyond the IP header and up. */
-#define ETH_HLEN 14
-
 struct prefix4 {
 	__u32 length;
 	__u8 address[4];
@@ -85,9 +82,9 @@ struct class_traffic {
 	struct class_bytes sent;
 };
 
-/* For each class, from the first one on. */
+/* For each class, from the first one on; the last is traffic without a class that was to have an edge. */
 struct class_counts {
-	struct class_traffic of[CLASSES];
+	struct class_traffic of[CLASSES + 1];
 };
 const struct class_counts *unused_class_counts __attribute__((unused));
 const struct class_key *unused_class_key __attribute__((unused));
@@ -180,14 +177,14 @@ static __always_inline struct net *netns_of(struct __sk_buff *skb)
 	return *(struct net **)(copy + at);
 }
 
-/* Adds to the counts of a class, from 1 on. */
-static __always_inline void add_class(const struct class_key *k, __u32 class, bool sent, __u64 wire, __u64 interface)
+/* Adds to the counts of a class. */
+static __always_inline void add_class(const struct class_key *k, __u32 class, bool sent, const struct packet_size *size)
 {
 	struct class_counts *n;
 	struct class_bytes *b;
 
 	if (--class >= CLASSES)
-		return;
+		class = CLASSES;
 	n = bpf_map_lookup_elem(&by_class, k);
 	if (!n) {
 		bpf_map_update_elem(&by_class, k, &no_counts, BPF_NOEXIST);
@@ -196,8 +193,8 @@ static __always_inline void add_class(const struct class_key *k, __u32 class, bo
 			return;
 	}
 	b = sent ? &n->of[class].sent : &n->of[class].received;
-	__sync_fetch_and_add(&b->wire, wire);
-	__sync_fetch_and_add(&b->interface, interface);
+	__sync_fetch_and_add(&b->wire, size->wire);
+	__sync_fetch_and_add(&b->interface, size->interface);
 }
 
 #endif

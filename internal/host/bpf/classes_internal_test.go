@@ -71,17 +71,20 @@ func frame(a netip.Addr, payload int) []byte {
 	return append(b, make([]byte, 8+payload)...)
 }
 
-// BenchmarkPacket measures what a packet costs in the programs that count it, by class and without, with few
+// BenchmarkPacket measures what a packet costs in the programs that count it, by class, by connection and by neither, with few
 // prefixes and with as many as an operator may give. The kernel runs the programs with a packet, many times.
 func BenchmarkPacket(b *testing.B) {
 	for _, c := range []struct {
 		name     string
 		parts    Part
 		prefixes int
-	}{{"plain", Net, 0}, {"classes/prefixes=30", Net | Classes, 30}, {"classes/prefixes=10000", Net | Classes, 10_000}} {
+	}{{"plain", Net, 0}, {"classes/prefixes=30", Net | Classes, 30}, {"classes/prefixes=10000", Net | Classes, 10_000}, {"connections/prefixes=30", Net | Classes | Connections, 30}} {
 		cfg := Default()
 		cfg.Parts, cfg.Groups, cfg.Loopback = c.parts, 64, true // the packets of a test are of lo
 		k, err := Open(cfg)
+		if err == nil && c.parts&Connections != 0 {
+			err = k.Err(Connections)
+		}
 		if err != nil {
 			b.Skip(err)
 		}

@@ -24,14 +24,14 @@ func prefixes(classes map[string]uint8) map[netip.Prefix]uint8 {
 	return out
 }
 
-// classifying returns a kernel that counts by class what a new group does, loopback included, and the group.
-func classifying(t testing.TB) (*bpf.Kernel, string) {
+// classifying returns a kernel that counts by class, and by more, what a new group does, loopback included, and the group.
+func classifying(t testing.TB, more bpf.Part) (*bpf.Kernel, string) {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {
 		lacking(t, fmt.Errorf("%w: %w", err, fault.ErrUnsupported))
 	}
 	root := mount(t, "")
-	cfg := config(bpf.Net | bpf.Classes)
+	cfg := config(bpf.Net | bpf.Classes | more)
 	cfg.Loopback, cfg.Groups = true, 64
 	k := need(t, cfg)
 	dir := group(t, root)
@@ -99,7 +99,7 @@ func setClasses(t testing.TB, k *bpf.Kernel, rules map[netip.Prefix]uint8) {
 // TestClasses sends over a loopback interface. Bytes that are sent have the class of the destination address, bytes that are
 // received have the class of the source address. The longest prefix decides.
 func TestClasses(t *testing.T) {
-	k, dir := classifying(t)
+	k, dir := classifying(t, 0)
 	setClasses(t, k, prefixes(map[string]uint8{
 		"127.0.0.0/8": 1, "127.2.0.0/16": 2, "127.2.2.0/24": 0, "127.2.2.9/32": 6, "127.4.0.0/15": 4,
 		"fd00::/16": 3, "fd00:2::/32": 4, "fd00:2:2::/48": 0, "fd00:2:2::9/128": 5,
@@ -141,7 +141,7 @@ func TestClasses(t *testing.T) {
 
 // TestClassesChange changes the rules while a group sends: what it sent before stays in its class.
 func TestClassesChange(t *testing.T) {
-	k, dir := classifying(t)
+	k, dir := classifying(t, 0)
 	first := prefixes(map[string]uint8{"127.0.0.0/8": 1, "127.2.0.0/16": 2, "fd00::/16": 3})
 	setClasses(t, k, first)
 	s := newSender(t, dir)
@@ -192,7 +192,7 @@ func TestClassesChange(t *testing.T) {
 
 // TestClassKeys checks that sockets count for their group and their network namespace.
 func TestClassKeys(t *testing.T) {
-	k, dir := classifying(t)
+	k, dir := classifying(t, 0)
 	setClasses(t, k, prefixes(map[string]uint8{"127.0.0.0/8": 1}))
 	below := group(t, dir)
 	want := map[bpf.ClassKey]bpf.ClassCounts{}
@@ -210,9 +210,9 @@ func TestClassKeys(t *testing.T) {
 func TestClassesMatchCounts(t *testing.T) {
 	const size = 8 << 20
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
-		k, dir := classifying(t)
+		k, dir := classifying(t, 0)
 		setClasses(t, k, prefixes(map[string]uint8{"127.0.0.1/32": 2, "::1/128": 2}))
-		kid := spawn(t, []string{dir}, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "tcp", fmt.Sprint(size), address)
+		kid := spawn(t, []string{dir}, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, "tcp", fmt.Sprint(size), address, "")
 		kid.start()
 		kid.answer()
 		var total bpf.Counts
@@ -240,7 +240,7 @@ func TestClassesMatchCounts(t *testing.T) {
 }
 
 func TestClassesRefused(t *testing.T) {
-	k, dir := classifying(t)
+	k, dir := classifying(t, 0)
 	good := netip.MustParsePrefix("127.0.0.0/8")
 	for name, rules := range map[string]map[netip.Prefix]uint8{
 		"class 7":        {good: 1, netip.MustParsePrefix("127.2.0.0/16"): 7},

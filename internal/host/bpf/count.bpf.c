@@ -231,8 +231,11 @@ int BPF_PROG(disk_requeue, struct request *rq)
 /* LOOPBACK_IFINDEX of include/net/flow.h: lo has it in every namespace. */
 #define LOOPBACK 1
 
+/* How a packet counts, beyond its group. */
+enum by { BY_GROUP, BY_CLASS, BY_EDGE };
+
 /* Where the packet counts, and what it is; none where it does not count. */
-static __always_inline struct slot *slot_of_packet(struct __sk_buff *skb, __u64 *bytes, __u64 *packets)
+static __always_inline struct slot *slot_of_packet(struct __sk_buff *skb, struct packet_size *n)
 {
 	struct slot *s;
 
@@ -240,52 +243,67 @@ static __always_inline struct slot *slot_of_packet(struct __sk_buff *skb, __u64 
 		return 0;
 	s = slot_of(0, bpf_skb_cgroup_id(skb));
 	if (s)
-		packet(skb, bytes, packets);
+		packet(skb, n);
 	return s;
 }
 
-static __always_inline int count_packet(struct __sk_buff *skb, bool sent, bool by_class)
+static __always_inline int count_packet(struct __sk_buff *skb, bool sent, enum by by)
 {
-	__u64 bytes, packets;
-	struct slot *s = slot_of_packet(skb, &bytes, &packets);
+	struct packet_size n;
+	struct slot *s = slot_of_packet(skb, &n);
 
 	if (!s)
 		return 1;
 	if (sent) {
-		ADD(s->n.tx_bytes, bytes);
-		ADD(s->n.tx_packets, packets);
+		ADD(s->n.tx_bytes, n.wire);
+		ADD(s->n.tx_packets, n.packets);
 	} else {
-		ADD(s->n.rx_bytes, bytes);
-		ADD(s->n.rx_packets, packets);
+		ADD(s->n.rx_bytes, n.wire);
+		ADD(s->n.rx_packets, n.packets);
 	}
-	if (by_class)
-		count_class(skb, sent, bytes);
+	if (by == BY_CLASS)
+		count_class(skb, sent, &n);
+	else if (by == BY_EDGE)
+		count_edge(skb, sent, &n);
 	return 1;
 }
 
 SEC("cgroup_skb/ingress")
 int net_ingress(struct __sk_buff *skb)
 {
-	return count_packet(skb, false, false);
+	return count_packet(skb, false, BY_GROUP);
 }
 
 SEC("cgroup_skb/egress")
 int net_egress(struct __sk_buff *skb)
 {
-	return count_packet(skb, true, false);
+	return count_packet(skb, true, BY_GROUP);
 }
 
 /* The same, and by class. */
 SEC("cgroup_skb/ingress")
 int class_ingress(struct __sk_buff *skb)
 {
-	return count_packet(skb, false, true);
+	return count_packet(skb, false, BY_CLASS);
 }
 
 SEC("cgroup_skb/egress")
 int class_egress(struct __sk_buff *skb)
 {
-	return count_packet(skb, true, true);
+	return count_packet(skb, true, BY_CLASS);
+}
+
+/* The same, and by peer and port. */
+SEC("cgroup_skb/ingress")
+int edge_ingress(struct __sk_buff *skb)
+{
+	return count_packet(skb, false, BY_EDGE);
+}
+
+SEC("cgroup_skb/egress")
+int edge_egress(struct __sk_buff *skb)
+{
+	return count_packet(skb, true, BY_EDGE);
 }
 
 /* Both tracepoints are hit under cgroup_mutex, so that one buffer will do. */

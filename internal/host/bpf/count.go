@@ -58,6 +58,9 @@ type countPart struct {
 	// The latest batch of [Kernel.ClassCounts].
 	keys    []ClassKey
 	byClass []ClassCounts
+	// The latest batch of [Kernel.DrainEdges].
+	edgeKeys []edgeKey
+	edges    []EdgeTraffic
 	// Slots of dead groups with their last counts. The next [Kernel.Counts] frees them.
 	retired []retired
 }
@@ -75,7 +78,7 @@ func (k *Kernel) openCount(l *loader) {
 	c := &k.count
 	spec, err := c.open(k, l)
 	parts.each(func(_ int, p Part) {
-		if err == nil && p == Classes && c.maps["by_class"] == nil {
+		if err == nil && p&(Classes|Connections) != 0 && c.maps["by_class"] == nil {
 			return // open has said why
 		}
 		if err != nil {
@@ -87,9 +90,9 @@ func (k *Kernel) openCount(l *loader) {
 			if err == nil {
 				k.onClose(prog.Close)
 				switch name {
-				case "net_ingress", "class_ingress":
+				case "net_ingress", "class_ingress", "edge_ingress":
 					c.net[0] = prog
-				case "net_egress", "class_egress":
+				case "net_egress", "class_egress", "edge_egress":
 					c.net[1] = prog
 				default:
 					err = k.attach(prog, spec.Programs[name].AttachTo)
@@ -119,6 +122,8 @@ var programsOf = map[Part][]string{
 	Disk:    {"disk_requeue", "disk_issue"},
 	Net:     {"net_ingress", "net_egress"},
 	Classes: {"class_ingress", "class_egress"},
+	// In their place.
+	Connections: {"edge_ingress", "edge_egress"},
 }
 
 func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
@@ -150,10 +155,15 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	if l.cfg.Parts&Events != 0 {
 		spec.Maps["events"].MaxEntries = uint32(l.cfg.Ring)
 	}
+	edges, keys := uint32(1), uint32(1)
+	if l.cfg.Parts&Connections != 0 {
+		edges, keys = MaxEdges, slots
+	}
 	byClass := map[string]*ebpf.MapSpec{}
 	for name, most := range map[string]uint32{
 		"classes4": MaxPrefixes, "classes6": MaxPrefixes, "by_class": slots, "class_cache": 0, "class_rules": 0,
 		"real_ends": maxTranslated, "more_ends": 0, "services": 0, "pending": 0, "following": 0,
+		"edges": edges, "edges_of": keys,
 	} {
 		byClass[name] = spec.Maps[name]
 		if most > 0 {

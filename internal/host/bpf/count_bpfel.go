@@ -22,7 +22,7 @@ type countClassCache struct {
 
 type countClassCounts struct {
 	_  structs.HostLayout
-	Of [6]struct {
+	Of [7]struct {
 		_        structs.HostLayout
 		Received struct {
 			_         structs.HostLayout
@@ -41,6 +41,33 @@ type countClassKey struct {
 	_     structs.HostLayout
 	Group uint64
 	Netns uint64
+}
+
+type countEdgeCounts struct {
+	_        structs.HostLayout
+	Received struct {
+		_         structs.HostLayout
+		Wire      uint64
+		Interface uint64
+		Packets   uint64
+	}
+	Sent struct {
+		_         structs.HostLayout
+		Wire      uint64
+		Interface uint64
+		Packets   uint64
+	}
+	Class uint64
+}
+
+type countEdgeKey struct {
+	_        structs.HostLayout
+	Group    uint64
+	Netns    uint32
+	Port     uint16
+	Protocol uint8
+	Flags    uint8
+	Peer     [4]uint32
 }
 
 type countEvent struct {
@@ -83,10 +110,11 @@ type countFlow struct {
 }
 
 type countFlowState struct {
-	_     structs.HostLayout
-	Netns uint64
-	Seen  uint32
-	Full  uint32
+	_      structs.HostLayout
+	Netns  uint64
+	Seen   uint32
+	Full   uint32
+	ByEdge uint64
 }
 
 type countKey struct {
@@ -102,6 +130,7 @@ type countPending struct {
 		_         structs.HostLayout
 		Wire      uint64
 		Interface uint64
+		Packets   uint64
 	}
 }
 
@@ -120,7 +149,8 @@ type countPrefix6 struct {
 type countRealEnd struct {
 	_       structs.HostLayout
 	Address [4]uint32
-	Here    uint32
+	Port    uint16
+	Here    uint16
 }
 
 type countService struct {
@@ -167,6 +197,8 @@ const (
 	countMapClassRules        = "class_rules"
 	countMapClasses4          = "classes4"
 	countMapClasses6          = "classes6"
+	countMapEdges             = "edges"
+	countMapEdgesOf           = "edges_of"
 	countMapEvents            = "events"
 	countMapFollowing         = "following"
 	countMapFreed             = "freed"
@@ -184,6 +216,8 @@ const (
 	countProgDied             = "died"
 	countProgDiskIssue        = "disk_issue"
 	countProgDiskRequeue      = "disk_requeue"
+	countProgEdgeEgress       = "edge_egress"
+	countProgEdgeIngress      = "edge_ingress"
 	countProgFork             = "fork"
 	countProgNetEgress        = "net_egress"
 	countProgNetIngress       = "net_ingress"
@@ -196,6 +230,8 @@ const (
 	countVarUnified           = "unified"
 	countVarUnusedClassCounts = "unused_class_counts"
 	countVarUnusedClassKey    = "unused_class_key"
+	countVarUnusedEdgeCounts  = "unused_edge_counts"
+	countVarUnusedEdgeKey     = "unused_edge_key"
 	countVarUnusedEvent       = "unused_event"
 	countVarUnusedFlow        = "unused_flow"
 	countVarUnusedFlowState   = "unused_flow_state"
@@ -254,6 +290,8 @@ type countProgramSpecs struct {
 	Died         *ebpf.ProgramSpec `ebpf:"died"`
 	DiskIssue    *ebpf.ProgramSpec `ebpf:"disk_issue"`
 	DiskRequeue  *ebpf.ProgramSpec `ebpf:"disk_requeue"`
+	EdgeEgress   *ebpf.ProgramSpec `ebpf:"edge_egress"`
+	EdgeIngress  *ebpf.ProgramSpec `ebpf:"edge_ingress"`
 	Fork         *ebpf.ProgramSpec `ebpf:"fork"`
 	NetEgress    *ebpf.ProgramSpec `ebpf:"net_egress"`
 	NetIngress   *ebpf.ProgramSpec `ebpf:"net_ingress"`
@@ -268,6 +306,8 @@ type countMapSpecs struct {
 	ClassRules *ebpf.MapSpec `ebpf:"class_rules"`
 	Classes4   *ebpf.MapSpec `ebpf:"classes4"`
 	Classes6   *ebpf.MapSpec `ebpf:"classes6"`
+	Edges      *ebpf.MapSpec `ebpf:"edges"`
+	EdgesOf    *ebpf.MapSpec `ebpf:"edges_of"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Following  *ebpf.MapSpec `ebpf:"following"`
 	Freed      *ebpf.MapSpec `ebpf:"freed"`
@@ -293,6 +333,8 @@ type countVariableSpecs struct {
 	Unified           *ebpf.VariableSpec `ebpf:"unified"`
 	UnusedClassCounts *ebpf.VariableSpec `ebpf:"unused_class_counts"`
 	UnusedClassKey    *ebpf.VariableSpec `ebpf:"unused_class_key"`
+	UnusedEdgeCounts  *ebpf.VariableSpec `ebpf:"unused_edge_counts"`
+	UnusedEdgeKey     *ebpf.VariableSpec `ebpf:"unused_edge_key"`
 	UnusedEvent       *ebpf.VariableSpec `ebpf:"unused_event"`
 	UnusedFlow        *ebpf.VariableSpec `ebpf:"unused_flow"`
 	UnusedFlowState   *ebpf.VariableSpec `ebpf:"unused_flow_state"`
@@ -327,6 +369,8 @@ type countMaps struct {
 	ClassRules *ebpf.Map `ebpf:"class_rules"`
 	Classes4   *ebpf.Map `ebpf:"classes4"`
 	Classes6   *ebpf.Map `ebpf:"classes6"`
+	Edges      *ebpf.Map `ebpf:"edges"`
+	EdgesOf    *ebpf.Map `ebpf:"edges_of"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Following  *ebpf.Map `ebpf:"following"`
 	Freed      *ebpf.Map `ebpf:"freed"`
@@ -346,6 +390,8 @@ func (m *countMaps) Close() error {
 		m.ClassRules,
 		m.Classes4,
 		m.Classes6,
+		m.Edges,
+		m.EdgesOf,
 		m.Events,
 		m.Following,
 		m.Freed,
@@ -372,6 +418,8 @@ type countVariables struct {
 	Unified           *ebpf.Variable `ebpf:"unified"`
 	UnusedClassCounts *ebpf.Variable `ebpf:"unused_class_counts"`
 	UnusedClassKey    *ebpf.Variable `ebpf:"unused_class_key"`
+	UnusedEdgeCounts  *ebpf.Variable `ebpf:"unused_edge_counts"`
+	UnusedEdgeKey     *ebpf.Variable `ebpf:"unused_edge_key"`
 	UnusedEvent       *ebpf.Variable `ebpf:"unused_event"`
 	UnusedFlow        *ebpf.Variable `ebpf:"unused_flow"`
 	UnusedFlowState   *ebpf.Variable `ebpf:"unused_flow_state"`
@@ -392,6 +440,8 @@ type countPrograms struct {
 	Died         *ebpf.Program `ebpf:"died"`
 	DiskIssue    *ebpf.Program `ebpf:"disk_issue"`
 	DiskRequeue  *ebpf.Program `ebpf:"disk_requeue"`
+	EdgeEgress   *ebpf.Program `ebpf:"edge_egress"`
+	EdgeIngress  *ebpf.Program `ebpf:"edge_ingress"`
 	Fork         *ebpf.Program `ebpf:"fork"`
 	NetEgress    *ebpf.Program `ebpf:"net_egress"`
 	NetIngress   *ebpf.Program `ebpf:"net_ingress"`
@@ -406,6 +456,8 @@ func (p *countPrograms) Close() error {
 		p.Died,
 		p.DiskIssue,
 		p.DiskRequeue,
+		p.EdgeEgress,
+		p.EdgeIngress,
 		p.Fork,
 		p.NetEgress,
 		p.NetIngress,

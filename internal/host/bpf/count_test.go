@@ -170,7 +170,7 @@ func TestNetMatchesTCPInfo(t *testing.T) {
 			below := group(t, dir)
 			attach(t, k, dir)
 			attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-			kid := spawn(t, []string{below}, attr, "tcp", fmt.Sprint(size), c.address)
+			kid := spawn(t, []string{below}, attr, "tcp", fmt.Sprint(size), c.address, "")
 			kid.start()
 			var bytesOut, segsOut, bytesIn, segsIn, again uint64
 			answer := kid.answer()

@@ -29,7 +29,8 @@ type flow struct {
 // A realEnd is what is behind the destination of a flow, as struct real_end of flows.h.
 type realEnd struct {
 	address [16]byte
-	here    uint32
+	port    [2]byte // in network byte order
+	here    uint16
 }
 
 // A service is a destination that is translated, as struct service of flows.h.
@@ -91,13 +92,13 @@ func (c *countPart) follow(k *Kernel) error {
 	// The program drops every event, so nothing is ever queued.
 	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, c.events.FD())
 	if err == nil {
-		err = c.maps["following"].Put(uint32(0), &countFlowState{Netns: ns.Ino})
+		err = c.maps["following"].Put(uint32(0), k.following(ns.Ino))
 	}
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupNew | groupDestroy})
 	}
 	if err == nil {
-		err = c.addTranslated(ns.Ino)
+		err = k.addTranslated(ns.Ino)
 	}
 	if err != nil {
 		_ = c.maps["following"].Put(uint32(0), &countFlowState{})
@@ -109,7 +110,8 @@ func (c *countPart) follow(k *Kernel) error {
 
 // addTranslated adds existing connections. The kernel may not report the end of these, so they take at most half of
 // the room.
-func (c *countPart) addTranslated(netns uint64) error {
+func (k *Kernel) addTranslated(netns uint64) error {
+	c := &k.count
 	room := maxTranslated / 2
 	var failed error
 	err := dumpConnections(func(f flow, e realEnd) {
@@ -125,7 +127,19 @@ func (c *countPart) addTranslated(netns uint64) error {
 	if err = errors.Join(err, failed); err != nil || room == maxTranslated/2 {
 		return err
 	}
-	return c.maps["following"].Put(uint32(0), &countFlowState{Netns: netns, Seen: 1})
+	state := k.following(netns)
+	state.Seen = 1
+	return c.maps["following"].Put(uint32(0), state)
+}
+
+// following is the state in which the connection tracking of a namespace is followed. The programs that count are those by edge, if
+// the kernel took these.
+func (k *Kernel) following(netns uint64) *countFlowState {
+	s := &countFlowState{Netns: netns}
+	if k.Err(Connections) == nil {
+		s.ByEdge = 1
+	}
+	return s
 }
 
 // dumpConnections calls f with each translated connection of the thread's network namespace.
@@ -194,7 +208,7 @@ func connection(m []byte) (f flow, end realEnd, ok bool) {
 	if !ok || !both || all[attrZone] != nil || original.six != reply.six || original.destination == reply.source {
 		return f, end, false
 	}
-	end.address = reply.source
+	end.address, end.port = reply.source, [2]byte(reply.ports[:2])
 	if reply.source == original.source || original.six == 0 && reply.source[0] == 127 {
 		end.here = 1
 	}

@@ -9,7 +9,7 @@
 #ifndef METE_FLOWS_H
 #define METE_FLOWS_H
 
-#include "classes.h"
+#include "edges.h"
 
 /* A connection, from the end that begins it; all in network byte order. */
 struct flow {
@@ -26,7 +26,8 @@ const struct flow *unused_flow __attribute__((unused));
 /* What is behind the destination of a flow. */
 struct real_end {
 	__u32 address[4];
-	__u32 here; /* whether it is on this machine whatever its address is */
+	__u16 port;
+	__u16 here; /* whether it is on this machine whatever its address is */
 };
 const struct real_end *unused_real_end __attribute__((unused));
 
@@ -69,7 +70,7 @@ struct {
 /* What was sent over a flow before it was confirmed: its first packet. */
 struct pending {
 	struct class_key key;
-	struct class_bytes sent;
+	struct packet_size sent;
 };
 
 struct {
@@ -83,6 +84,7 @@ struct flow_state {
 	__u64 netns; /* whose connection tracking is followed; 0 if none is */
 	__u32 seen;  /* whether it ever translated anything */
 	__u32 full;  /* whether there ever was no room for a flow */
+	__u64 by_edge; /* whether the programs that count do so by edge */
 };
 const struct flow_state *unused_flow_state __attribute__((unused));
 
@@ -93,9 +95,6 @@ struct {
 	__type(value, struct flow_state);
 } following SEC(".maps");
 
-#define PROTO_TCP 6
-#define PROTO_UDP 17
-#define PROTO_SCTP 132
 #define TCP_SYN 2
 #define TCP_ACK 16
 
@@ -155,16 +154,24 @@ static __always_inline bool changes_input(struct net *net, bool six)
 		     BPF_CORE_READ(net, nf.hooks_ipv4[0]) || BPF_CORE_READ(net, nf.hooks_ipv4[1]);
 }
 
-/*
- * The class of the real end of a packet whose address has none; 0 if it is not
- * known. Only what the machine's own namespace translates counts. A workload's
- * namespace with rules of its own could pass off any address as that of a
- * service, so that what is received there stays without a class. What is sent
- * before the real end is chosen waits in pending. Sets the namespace of k.
- */
-static __noinline __u32 translated(struct __sk_buff *skb, bool sent, __u64 bytes, struct class_key *k)
+static __always_inline bool is_service(const void *address, __u16 port, __u8 protocol, bool six)
 {
-	struct service s = {};
+	struct service s = {.port = port, .protocol = protocol, .six = six};
+
+	__builtin_memcpy(s.address, address, 16);
+	return bpf_map_lookup_elem(&services, &s);
+}
+
+/*
+ * The real end of a packet whose address has no class; 0 if it is not known, and
+ * where the packet waits in pending for it to be chosen. Only what the machine's
+ * own namespace translates counts. A workload's namespace with rules of its own
+ * could pass off any address as that of a service, so that what is received there
+ * has no real end. Sets the namespace of k.
+ */
+static __noinline struct real_end *translated(struct __sk_buff *skb, bool sent, const struct packet_size *n,
+					      struct class_key *k, bool *waits)
+{
 	struct flow f = {};
 	struct flow_state *state;
 	struct real_end *e;
@@ -176,11 +183,7 @@ static __noinline __u32 translated(struct __sk_buff *skb, bool sent, __u64 bytes
 	state = bpf_map_lookup_elem(&following, &zero);
 	if (!state || !state->seen || !flow_of(skb, sent, &f, &begins))
 		return 0;
-	__builtin_memcpy(s.address, f.destination, 16);
-	s.port = f.destination_port;
-	s.protocol = f.protocol;
-	s.six = f.six;
-	if (!bpf_map_lookup_elem(&services, &s))
+	if (!is_service(f.destination, f.destination_port, f.protocol, f.six))
 		return 0;
 	net = netns_of(skb);
 	k->netns = BPF_CORE_READ(net, ns.inum);
@@ -190,35 +193,98 @@ static __noinline __u32 translated(struct __sk_buff *skb, bool sent, __u64 bytes
 	e = sent && begins ? 0 : bpf_map_lookup_elem(&real_ends, &f);
 	if (!e && state->full && !(sent && begins))
 		e = bpf_map_lookup_elem(&more_ends, &f);
-	if (e)
-		return class_behind(e, f.six);
-	if (!sent)
-		return 0;
+	if (e || !sent)
+		return e;
+	*waits = true;
 	p = bpf_map_lookup_elem(&pending, &f);
 	if (p && p->key.group == k->group && p->key.netns == k->netns) {
-		__sync_fetch_and_add(&p->sent.wire, bytes);
-		__sync_fetch_and_add(&p->sent.interface, skb->len + ETH_HLEN);
+		add_size(&p->sent, n);
 	} else {
-		struct pending first = {.key = *k, .sent = {bytes, skb->len + ETH_HLEN}};
+		struct pending first = {.key = *k, .sent = *n};
 
 		bpf_map_update_elem(&pending, &f, &first, 0);
 	}
 	return 0;
 }
 
-static __always_inline void count_class(struct __sk_buff *skb, bool sent, __u64 bytes)
+static __always_inline void count_class(struct __sk_buff *skb, bool sent, const struct packet_size *n)
 {
 	struct class_key k = {.group = bpf_skb_cgroup_id(skb)};
 	__u32 class = class_of(skb, sent);
+	struct real_end *e;
 	struct net *net;
+	bool waits;
 
 	if (class) {
 		net = netns_of(skb);
 		k.netns = BPF_CORE_READ(net, ns.inum);
-	} else if (!(class = translated(skb, sent, bytes, &k))) {
-		return;
+	} else {
+		e = translated(skb, sent, n, &k, &waits);
+		if (!e)
+			return;
+		class = class_behind(e, skb->protocol == ETH_P_IPV6);
 	}
-	add_class(&k, class, sent, bytes, skb->len + ETH_HLEN);
+	add_class(&k, class, sent, n);
+}
+
+/* The traffic to the real end of a destination belongs to the edge with that end. */
+static __always_inline void set_end(struct edge_key *k, const struct real_end *e)
+{
+	__builtin_memcpy(k->peer, e->address, 16);
+	k->port = e->port;
+}
+
+/* Whether an end of the machine's connections that has no class may be translated. */
+static __noinline bool may_be_translated(const struct edge_end *end)
+{
+	struct flow_state *state;
+	__u32 zero = 0;
+
+	state = bpf_map_lookup_elem(&following, &zero);
+	return state && state->seen && is_service(end->edge.peer, end->port, end->edge.protocol, end->edge.flags & EDGE_SIX);
+}
+
+/* Counts a packet whose edge is new, or is of an address without a class, which may be translated. */
+static __noinline void find_edge(struct __sk_buff *skb, bool sent, const struct packet_size *n, struct edge_end *end,
+				 struct edge_counts *c)
+{
+	struct edge_key *k = &end->edge;
+	bool six = k->flags & EDGE_SIX, waits = false;
+	struct class_key of = {.group = k->group};
+	struct real_end *e;
+	__u32 class = 0;
+
+	if (!c)
+		class = class_of_peer(k);
+	if (!class && may_be_translated(end)) {
+		e = translated(skb, sent, n, &of, &waits);
+		if (waits)
+			return;
+		if (e) {
+			k->flags &= ~EDGE_LISTENS;
+			set_end(k, e);
+			class = class_behind(e, six);
+			c = 0;
+		}
+	}
+	if (c)
+		add_size(sent ? &c->sent : &c->received, n);
+	else
+		add_edge(k, class, sent, n);
+}
+
+static __always_inline void count_edge(struct __sk_buff *skb, bool sent, const struct packet_size *n)
+{
+	struct edge_end end = {.edge.group = bpf_skb_cgroup_id(skb)};
+	struct edge_counts *c;
+
+	if (!edge_of(skb, sent, &end))
+		return;
+	c = bpf_map_lookup_elem(&edges, &end.edge);
+	if (c && c->class)
+		add_size(sent ? &c->sent : &c->received, n);
+	else
+		find_edge(skb, sent, n, &end, c);
 }
 
 /* From include/uapi/linux/netfilter/nfnetlink.h and nfnetlink_conntrack.h. */
@@ -300,6 +366,19 @@ static __always_inline bool same(const __u32 *a, const __u32 *b)
 	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
+/* Counts what a flow sent before its real end was known. */
+static __noinline void count_pending(const struct pending *p, const struct flow *f, const struct real_end *e, bool by_edge)
+{
+	struct edge_key k = {.group = p->key.group, .netns = p->key.netns, .protocol = f->protocol, .flags = f->six ? EDGE_SIX : 0};
+	__u32 class = class_behind(e, f->six);
+
+	set_end(&k, e);
+	if (by_edge)
+		add_edge(&k, class, true, &p->sent);
+	else if (class)
+		add_class(&p->key, class, true, &p->sent);
+}
+
 /*
  * Filters the events of connection tracking: takes what is of use from each,
  * and keeps all of them from the socket, which is never read. The kernel runs
@@ -341,6 +420,7 @@ int connection(struct __sk_buff *skb)
 		return 0;
 	__builtin_memcpy(e.address, reply.source, 16);
 	/* Its own end, or the loopback interface of the machine. */
+	e.port = reply.source_port;
 	e.here = same(f.source, reply.source) || (!six && (e.address[0] & 255) == 127);
 	if (bpf_map_update_elem(&real_ends, &f, &e, 0)) {
 		state->full = 1;
@@ -355,7 +435,7 @@ int connection(struct __sk_buff *skb)
 	state->seen = 1;
 	p = bpf_map_lookup_elem(&pending, &f);
 	if (p) {
-		add_class(&p->key, class_behind(&e, six), true, p->sent.wire, p->sent.interface);
+		count_pending(p, &f, &e, state->by_edge);
 		bpf_map_delete_elem(&pending, &f);
 	}
 	return 0;

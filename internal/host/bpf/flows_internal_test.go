@@ -84,10 +84,10 @@ func translation(protocol uint8, from, to, behind string) (original, reply direc
 }
 
 // classifier opens a kernel that classifies all packets of tests, with a few rules.
-func classifier(t testing.TB) *Kernel {
+func classifier(t testing.TB, more Part) *Kernel {
 	t.Helper()
 	cfg := Default()
-	cfg.Parts, cfg.Groups, cfg.Loopback = Net|Classes, 64, true // the packets of a test are of lo
+	cfg.Parts, cfg.Groups, cfg.Loopback = Net|Classes|more, 64, true // the packets of a test are of lo
 	k, err := Open(cfg)
 	if err == nil {
 		t.Cleanup(func() { _ = k.Close() })
@@ -98,6 +98,9 @@ func classifier(t testing.TB) *Kernel {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	if more != 0 && k.Err(more) != nil {
+		t.Fatal(k.Err(more)) // a kernel that counts by class can do that too
 	}
 	if err := k.SetClasses(map[netip.Prefix]uint8{
 		netip.MustParsePrefix("10.2.0.0/16"): 4, netip.MustParsePrefix("fd00:2::/32"): 5, netip.MustParsePrefix("9.0.0.0/8"): 6,
@@ -151,17 +154,29 @@ func (k *Kernel) packet(t testing.TB, from, to string, protocol uint8, flags byt
 	return uint64(len(ip))
 }
 
-// classBytes returns the bytes of each class, from 1, received and sent, of all keys.
+// classBytes returns the bytes of each class, from 1, received and sent, of all keys, and drains those that count by edge.
 func (k *Kernel) classBytes(t testing.TB) map[int]uint64 {
 	t.Helper()
 	all := map[int]uint64{}
-	if err := k.ClassCounts(func(_ ClassKey, n *ClassCounts) {
-		for i, b := range n {
-			if b.Wire > 0 {
-				all[i] += b.Wire
-			}
+	add := func(place int, n uint64) {
+		if n > 0 && place < received(classLimit) {
+			all[place] += n
 		}
-	}); err != nil {
+	}
+	err := k.ClassCounts(func(_ ClassKey, n *ClassCounts) {
+		for i, b := range n {
+			add(i, b.Wire)
+		}
+	})
+	if k.Err(Connections) == nil {
+		err = errors.Join(err, k.DrainEdges(func(_ Edge, n *EdgeTraffic) {
+			if n.Class > 0 {
+				add(received(int(n.Class)), n.Received.Wire)
+				add(sent(int(n.Class)), n.Sent.Wire)
+			}
+		}))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -175,10 +190,6 @@ func sent(class int) int     { return 2*(class-1) + 1 }
 func TestTranslated(t *testing.T) {
 	const client, service, tcp, udp = "10.1.0.9:4000", "10.96.0.1:53", 6, 17
 	const syn, ack = 2, 16
-	var netns unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &netns); err != nil {
-		t.Skip(err)
-	}
 	_, foreign := translation(udp, client, service, "9.9.9.9:53")
 	original, reply := translation(udp, client, service, "10.2.0.7:5353")
 	zoned := original
@@ -335,57 +346,59 @@ func TestTranslated(t *testing.T) {
 			return map[int]uint64{}
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			k := classifier(t)
-			if err := k.count.maps["following"].Put(uint32(0), &countFlowState{Netns: netns.Ino}); err != nil {
-				t.Fatal(err)
-			}
-			// The services are known.
-			for _, s := range [][2]string{{service, "10.2.0.1:1"}, {"[fd00:96::1]:53", "[fd00:2::1]:1"}} {
-				for _, protocol := range []uint8{tcp, udp} {
-					from := "10.1.0.1:1"
-					if port(s[0]).Addr().Is6() {
-						from = "[fd00:1::1]:1"
+		for _, more := range []Part{0, Connections} {
+			t.Run(fmt.Sprintf("%s/connections=%v", c.name, more != 0), func(t *testing.T) {
+				k := classifier(t, more)
+				follow(t, k)
+				// The services are known.
+				for _, s := range [][2]string{{service, "10.2.0.1:1"}, {"[fd00:96::1]:53", "[fd00:2::1]:1"}} {
+					for _, protocol := range []uint8{tcp, udp} {
+						from := "10.1.0.1:1"
+						if port(s[0]).Addr().Is6() {
+							from = "[fd00:1::1]:1"
+						}
+						a, b := translation(protocol, from, s[0], s[1])
+						k.event(t, message(msgNew, a, b, 0))
 					}
-					a, b := translation(protocol, from, s[0], s[1])
-					k.event(t, message(msgNew, a, b, 0))
 				}
-			}
-			if d := cmp.Diff(c.pass(t, k), k.classBytes(t)); d != "" {
-				t.Errorf("bytes by place (-want +got):\n%s", d)
-			}
-		})
+				if d := cmp.Diff(c.pass(t, k), k.classBytes(t)); d != "" {
+					t.Errorf("bytes by place (-want +got):\n%s", d)
+				}
+			})
+		}
 	}
 }
 
 // BenchmarkServicePacket measures what a packet costs whose address has a class, has none, and is that of a service.
 func BenchmarkServicePacket(b *testing.B) {
 	const classed, unclassed, service = "10.2.0.9", "10.3.0.9", "10.96.0.1"
-	k := classifier(b)
-	if err := k.FollowTranslations(); err != nil {
-		b.Skip(err)
-	}
-	original, reply := translation(17, service+":0", service+":0", "10.2.0.7:53")
-	for _, translated := range []bool{false, true} {
-		if translated {
-			k.event(b, message(msgNew, original, reply, 0))
+	for _, more := range []Part{0, Connections} {
+		k := classifier(b, more)
+		if err := k.FollowTranslations(); err != nil {
+			b.Skip(err)
 		}
-		for _, to := range []string{classed, unclassed, service} {
-			for i, direction := range []string{"received", "sent"} {
-				b.Run(fmt.Sprintf("translated=%v/%s/%s", translated, direction, to), func(b *testing.B) {
-					in := frame(netip.MustParseAddr(to), 1000)
-					var all time.Duration
-					n := 0
-					for b.Loop() {
-						_, each, err := k.count.net[i].Benchmark(in, 20_000, nil)
-						if err != nil {
-							b.Skip(err)
+		original, reply := translation(17, service+":0", service+":0", "10.2.0.7:53")
+		for _, translated := range []bool{false, true} {
+			if translated {
+				k.event(b, message(msgNew, original, reply, 0))
+			}
+			for _, to := range []string{classed, unclassed, service} {
+				for i, direction := range []string{"received", "sent"} {
+					b.Run(fmt.Sprintf("connections=%v/translated=%v/%s/%s", more != 0, translated, direction, to), func(b *testing.B) {
+						in := frame(netip.MustParseAddr(to), 1000)
+						var all time.Duration
+						n := 0
+						for b.Loop() {
+							_, each, err := k.count.net[i].Benchmark(in, 20_000, nil)
+							if err != nil {
+								b.Skip(err)
+							}
+							all += each
+							n++
 						}
-						all += each
-						n++
-					}
-					b.ReportMetric(float64(all.Nanoseconds())/float64(n), "ns/packet")
-				})
+						b.ReportMetric(float64(all.Nanoseconds())/float64(n), "ns/packet")
+					})
+				}
 			}
 		}
 	}
@@ -416,9 +429,9 @@ func TestConnections(t *testing.T) {
 	}
 	a4, a6 := func(text string) (b [16]byte) { copy(b[:], netip.MustParseAddr(text).AsSlice()); return b }, func(text string) [16]byte { return netip.MustParseAddr(text).As16() }
 	want := map[string]string{
-		fmt.Sprint(flow{a4("10.1.0.9"), a4("10.96.0.1"), [4]byte{4000 >> 8, 4000 & 255, 0, 53}, 17, 0, 0}):                fmt.Sprint(realEnd{a4("10.2.0.7"), 0}),
-		fmt.Sprint(flow{a6("fd00:1::9"), a6("fd00:96::1"), [4]byte{4000 >> 8, 4000 & 255, 443 >> 8, 443 & 255}, 6, 1, 0}): fmt.Sprint(realEnd{a6("fd00:2::7"), 0}),
-		fmt.Sprint(flow{a4("10.1.0.9"), a4("10.96.0.1"), [4]byte{4000 >> 8, 4000 & 255, 0, 80}, 6, 0, 0}):                 fmt.Sprint(realEnd{a4("10.1.0.9"), 1}),
+		fmt.Sprint(flow{a4("10.1.0.9"), a4("10.96.0.1"), [4]byte{4000 >> 8, 4000 & 255, 0, 53}, 17, 0, 0}):                fmt.Sprint(realEnd{a4("10.2.0.7"), [2]byte{5353 >> 8, 5353 & 255}, 0}),
+		fmt.Sprint(flow{a6("fd00:1::9"), a6("fd00:96::1"), [4]byte{4000 >> 8, 4000 & 255, 443 >> 8, 443 & 255}, 6, 1, 0}): fmt.Sprint(realEnd{a6("fd00:2::7"), [2]byte{8443 >> 8, 8443 & 255}, 0}),
+		fmt.Sprint(flow{a4("10.1.0.9"), a4("10.96.0.1"), [4]byte{4000 >> 8, 4000 & 255, 0, 80}, 6, 0, 0}):                 fmt.Sprint(realEnd{a4("10.1.0.9"), [2]byte{0, 80}, 1}),
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -457,7 +470,7 @@ func FuzzConnections(f *testing.F) {
 }
 
 func TestFlowLayouts(t *testing.T) {
-	for _, c := range []struct{ goType, cType any }{{flow{}, countFlow{}}, {realEnd{}, countRealEnd{}}, {service{}, countService{}}} {
+	for _, c := range []struct{ goType, cType any }{{flow{}, countFlow{}}, {realEnd{}, countRealEnd{}}, {service{}, countService{}}, {edgeKey{}, countEdgeKey{}}, {EdgeTraffic{}, countEdgeCounts{}}, {ClassCounts{}, countClassCounts{}}} {
 		a, b := reflect.TypeOf(c.goType), reflect.TypeOf(c.cType)
 		if a.Size() != b.Size() {
 			t.Errorf("%T has %d bytes, in C %d", c.goType, a.Size(), b.Size())

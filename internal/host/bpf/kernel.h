@@ -42,6 +42,7 @@ enum {
 	BPF_RB_NO_WAKEUP = 1,
 };
 
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
@@ -55,12 +56,16 @@ struct __sk_buff {
 	__u32 protocol;
 	__u32 to_ifindex[5];
 	__u32 ifindex;
-	__u32 to_gso_segs[30];
+	__u32 to_data[8];
+	__u32 data;
+	__u32 data_end;
+	__u32 to_gso_segs[20];
 	__u32 gso_segs;
 	__u64 sk;
 	__u32 gso_size;
 };
 _Static_assert(__builtin_offsetof(struct __sk_buff, ifindex) == 40, "struct __sk_buff");
+_Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "struct __sk_buff");
 _Static_assert(__builtin_offsetof(struct __sk_buff, sk) == 168, "struct __sk_buff");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "struct __sk_buff");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "struct __sk_buff");
@@ -256,7 +261,12 @@ typedef struct {
 } possible_net_t;
 
 struct sock_common {
+	__be16 skc_dport;
 	possible_net_t skc_net;
+};
+
+struct sock {
+	__u32 sk_max_ack_backlog;
 };
 
 struct bpf_array {

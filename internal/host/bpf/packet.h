@@ -5,6 +5,20 @@
 
 #include "kernel.h"
 
+/* What an Ethernet interface counts of a packet beyond the IP header and up. */
+#define ETH_HLEN 14
+
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define PROTO_SCTP 132
+
+/* Bytes as the group's counts have them, bytes as an Ethernet interface counts them, and packets on the wire. */
+struct packet_size {
+	__u64 wire;
+	__u64 interface;
+	__u64 packets;
+};
+
 /* The length of the headers that each segment of a large packet repeats. */
 static __always_inline __u32 header_size(struct __sk_buff *skb)
 {
@@ -22,27 +36,28 @@ static __always_inline __u32 header_size(struct __sk_buff *skb)
 		if (bpf_skb_load_bytes(skb, 6, &proto, 1))
 			return 0;
 	}
-	if (proto == 17)
+	if (proto == PROTO_UDP)
 		return ip + 8;
-	if (proto != 6 || bpf_skb_load_bytes(skb, ip + 12, &b, 1))
+	if (proto != PROTO_TCP || bpf_skb_load_bytes(skb, ip + 12, &b, 1))
 		return ip;
 	return ip + (b >> 4) * 4;
 }
 
-static __always_inline void packet(struct __sk_buff *skb, __u64 *bytes, __u64 *packets)
+static __always_inline void packet(struct __sk_buff *skb, struct packet_size *n)
 {
 	__u32 len = skb->len, segs = skb->gso_segs, size = skb->gso_size;
 
-	*bytes = len;
-	*packets = 1;
+	n->wire = len;
+	n->interface = len + ETH_HLEN;
+	n->packets = 1;
 	if (size && len > size) {
 		__u32 header = header_size(skb);
 
 		if (!segs && len > header)
 			segs = (len - header + size - 1) / size;
 		if (segs > 1) {
-			*bytes += (__u64)header * (segs - 1);
-			*packets = segs;
+			n->wire += (__u64)header * (segs - 1);
+			n->packets = segs;
 		}
 	}
 }
