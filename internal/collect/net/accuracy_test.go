@@ -176,6 +176,7 @@ func (n *classNet) expect(what string, got net.Reading, known bool, want map[usa
 	if got.Classes != nil {
 		classes = *got.Classes
 	}
+	wantSums(n.t, what, got)
 	for i, whole := range []int64{got.RxBytes, got.TxBytes} {
 		sum := int64(0)
 		for class := usage.ClassNode; class < usage.NetworkClassLimit; class++ {
@@ -273,9 +274,19 @@ func programCost(names ...string) (spent time.Duration, runs uint64) {
 // TestAccuracyClasses transfers known amounts between namespaces on one bridge, and from the machine's namespace.
 func TestAccuracyClasses(t *testing.T) {
 	testkit.Stage(t, "accuracy", "transfers hundreds of megabytes")
+	testAccuracyClasses(t, bpf.Net|bpf.Classes)
+}
+
+// TestAccuracyConnections is the same where traffic counts by peer: the edges of each class have all of it.
+func TestAccuracyConnections(t *testing.T) {
+	testkit.Stage(t, "accuracy", "transfers hundreds of megabytes")
+	testAccuracyClasses(t, bpf.Net|bpf.Classes|bpf.Connections)
+}
+
+func testAccuracyClasses(t *testing.T, parts bpf.Part) {
 	hosttest.Need(t, "root", "netns", "bpf", "cgroup2")
 	hosttest.LockExclusive(t, "interfaces")
-	n := newClassNet(t, bpf.Net|bpf.Classes)
+	n := newClassNet(t, parts)
 	n.change()
 	const size = 50_000_000
 	type bounds = map[usage.Resource][2]int64
@@ -375,8 +386,8 @@ func TestAccuracyClasses(t *testing.T) {
 	}
 }
 
-// TestAccuracyClassCost logs what a packet costs in the programs that count it, by class and without, at the load that a
-// transfer makes.
+// TestAccuracyClassCost logs what a packet costs in the programs that count it, by class, by peer and by neither, at the load
+// that a transfer makes.
 func TestAccuracyClassCost(t *testing.T) {
 	testkit.Stage(t, "accuracy", "measures CPU time")
 	hosttest.Need(t, "root", "netns", "bpf", "cgroup2")
@@ -387,13 +398,14 @@ func TestAccuracyClassCost(t *testing.T) {
 	}
 	defer func() { _ = stats.Close() }()
 	for range 3 {
-		for _, parts := range []bpf.Part{bpf.Net, bpf.Net | bpf.Classes} {
+		for _, parts := range append([]bpf.Part{bpf.Net}, byClassOrPeer...) {
 			t.Run(parts.String(), func(t *testing.T) {
 				n := newClassNet(t, parts)
 				for _, line := range []string{"tcp %s 100000000", "udp %s 64000", "short %s 2000 1000"} {
-					spent, runs := programCost("class_ingress", "class_egress", "net_ingress", "net_egress")
+					programs := []string{"edge_ingress", "edge_egress", "class_ingress", "class_egress", "net_ingress", "net_egress"}
+					spent, runs := programCost(programs...)
 					n.ask(n.a, fmt.Sprintf(line, join(n.four(3))))
-					after, ran := programCost("class_ingress", "class_egress", "net_ingress", "net_egress")
+					after, ran := programCost(programs...)
 					if ran == runs {
 						t.Skip("the kernel keeps no statistics")
 					}

@@ -25,6 +25,8 @@ type classes struct {
 	table    []byte                      // of routing tables, for reading
 	round    int                         // of the latest reading
 	shown    bool                        // some were shown since the latest call of Booked
+	byPeer   bool                        // traffic is counted by peer and port too
+	waiting  map[bpf.ClassKey]*waiting   // traffic by peer without an owner
 	// unresolved is why translated addresses have no class of their own, nil if they have.
 	unresolved error
 }
@@ -41,12 +43,13 @@ type classCounter interface {
 	SetClasses(map[netip.Prefix]uint8) error
 	ClassCounts(f func(bpf.ClassKey, *bpf.ClassCounts)) error
 	ForgetClasses(bpf.ClassKey)
+	DrainEdges(f func(bpf.Edge, *bpf.EdgeTraffic)) error
 	FollowTranslations() error
 	Services(f func(netip.Addr)) error
 }
 
 func newClasses(c classCounter, operator Rules) *classes {
-	out := &classes{counter: c, operator: operator, known: map[bpf.ClassKey]*ownCounts{}, strange: map[bpf.ClassKey]int{}}
+	out := &classes{counter: c, operator: operator, known: map[bpf.ClassKey]*ownCounts{}, strange: map[bpf.ClassKey]int{}, waiting: map[bpf.ClassKey]*waiting{}}
 	out.directed.Store(&Rules{})
 	return out
 }
@@ -152,7 +155,9 @@ func (t *Table) readClasses(edge, again bool) error {
 		}
 		switch {
 		case *n != own.taken:
-			x.addClasses(n, &own.taken, ofInterface)
+			if sum := x.addClasses(n, &own.taken, ofInterface); c.byPeer && sum > 0 {
+				x.sketch().Miss(sum)
+			}
 			own.taken, own.quiet = *n, 0
 		case edge:
 			if own.quiet++; own.quiet >= quietEdges {
@@ -163,6 +168,9 @@ func (t *Table) readClasses(edge, again bool) error {
 	})
 	for _, k := range gone {
 		c.forget(k)
+	}
+	if c.byPeer {
+		err = errors.Join(err, t.readEdges(edge))
 	}
 	return err
 }
@@ -179,8 +187,8 @@ func (t *Table) ownerOf(k bpf.ClassKey) (x *target, ofInterface bool) {
 	return nil, false
 }
 
-// addClasses adds what came since the counts that were taken before.
-func (x *target) addClasses(now, taken *bpf.ClassCounts, ofInterface bool) {
+// addClasses adds what came since the counts that were taken before, and returns the sum of it.
+func (x *byOther) addClasses(now, taken *bpf.ClassCounts, ofInterface bool) (sum int64) {
 	for i := range now {
 		n := int64(now[i].Wire - taken[i].Wire)
 		if ofInterface {
@@ -189,11 +197,22 @@ func (x *target) addClasses(now, taken *bpf.ClassCounts, ofInterface bool) {
 		if n <= 0 {
 			continue
 		}
-		if x.classes == nil {
-			x.classes = &usage.ClassBytes{}
+		sum += n
+		if r := usage.NetworkRxNode + usage.Resource(i); usage.Classified.Has(r) {
+			x.addClass(r, n)
 		}
-		x.classes.Add(usage.NetworkRxNode+usage.Resource(i), n)
 	}
+	return sum
+}
+
+func (x *byOther) addClass(r usage.Resource, n int64) {
+	if n == 0 {
+		return
+	}
+	if x.classes == nil {
+		x.classes = &usage.ClassBytes{}
+	}
+	x.classes.Add(r, n)
 }
 
 // forgetClasses removes the counts of a workload that is gone.
@@ -212,8 +231,9 @@ func (c *classes) forget(k bpf.ClassKey) {
 	delete(c.strange, k)
 }
 
-// showClasses puts the traffic by class that is not booked into x's reading.
+// showClasses puts the traffic by class and by peer that is not booked into x's reading.
 func (t *Table) showClasses(x *target) {
+	t.showConnections(x)
 	x.reading.Classes = nil
 	if x.classes != nil {
 		x.reading.Classes = new(*x.classes) // later readings add to the other
@@ -221,7 +241,7 @@ func (t *Table) showClasses(x *target) {
 	}
 }
 
-// Booked says that the traffic by class of the latest readings was booked. The next ones have
+// Booked says that the traffic by class and by peer of the latest readings was booked. The next ones have
 // all that was read since they were returned.
 func (t *Table) Booked() {
 	if t.classes == nil || !t.classes.shown {
@@ -229,6 +249,9 @@ func (t *Table) Booked() {
 	}
 	t.classes.shown = false
 	for _, x := range t.order {
+		if x.reading.Connections != nil {
+			x.shown, x.reading.Connections = nil, nil
+		}
 		if x.reading.Classes == nil {
 			continue
 		}

@@ -25,13 +25,14 @@ type classFake struct {
 	fail    error                // of the next call of SetClasses
 	sockets map[uint64]net.Count // by group
 
+	edges      map[bpf.Edge]*bpf.EdgeTraffic
 	services   []netip.Addr
 	follows    int
 	unfollowed error
 }
 
 func newClassFake(t testing.TB) *classFake {
-	return &classFake{t: t, counts: map[bpf.ClassKey]*bpf.ClassCounts{}, rules: map[netip.Prefix]uint8{}, sockets: map[uint64]net.Count{}}
+	return &classFake{t: t, counts: map[bpf.ClassKey]*bpf.ClassCounts{}, edges: map[bpf.Edge]*bpf.EdgeTraffic{}, rules: map[netip.Prefix]uint8{}, sockets: map[uint64]net.Count{}}
 }
 
 func (c *classFake) SetClasses(rules map[netip.Prefix]uint8) error {
@@ -58,6 +59,15 @@ func (c *classFake) ClassCounts(f func(bpf.ClassKey, *bpf.ClassCounts)) error {
 		f(k, &was)
 		was = bpf.ClassCounts{}
 	}
+	return nil
+}
+
+func (c *classFake) DrainEdges(f func(bpf.Edge, *bpf.EdgeTraffic)) error {
+	for e, n := range c.edges {
+		f(e, n)
+		*n = bpf.EdgeTraffic{} // the caller must not keep it
+	}
+	clear(c.edges)
 	return nil
 }
 

@@ -12,6 +12,9 @@ func (t *Table) SetCounters(sockets func(f func(group uint64, c Count)), c class
 	t.classes, t.unclassified = newClasses(c, operator), ""
 }
 
+// CountConnections makes t count traffic by peer too.
+func (t *Table) CountConnections() { t.classes.byPeer = true }
+
 type counting func(f func(group uint64, c Count))
 
 func (c counting) each(f func(group uint64, c Count)) { c(f) }

@@ -37,7 +37,7 @@ func counting(t testing.TB, h *hostfs.FS, parts bpf.Part, rules net.Rules) *net.
 		t.Fatal(err)
 	}
 	network := net.Default()
-	network.Classes = rules
+	network.Classes, network.Connections = rules, parts&bpf.Connections != 0
 	tab, err := net.Open(h, k, network)
 	if err != nil {
 		t.Fatal(err)

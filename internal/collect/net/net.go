@@ -33,6 +33,7 @@ import (
 
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -48,6 +49,8 @@ type Config struct {
 	Classes Rules
 	// NoClasses says that traffic is not counted by class.
 	NoClasses bool
+	// Connections says that traffic is counted by peer and port, where it is counted by class.
+	Connections bool
 }
 
 // Default returns a number of descriptors that fits most limits.
@@ -113,7 +116,10 @@ type Reading struct {
 	// Classes is the traffic by class since the latest call of [Table.Booked], as far as it is known; nil if none
 	// is.
 	Classes *usage.ClassBytes
-	Reason  string // why the source is Unseen
+	// Connections is with whom the workload exchanged the traffic since the latest call of [Table.Booked], as far as it is
+	// known: the [connection.Top] largest edges; nil if none is.
+	Connections *connection.Sketch
+	Reason      string // why the source is Unseen
 }
 
 // Quality returns the quality of the figures.
@@ -216,6 +222,7 @@ func (t *Table) openClasses(k *bpf.Kernel, cfg Config) {
 		t.unclassified = k.Err(bpf.Classes).Error()
 	default:
 		t.classes = newClasses(k, cfg.Classes)
+		t.classes.byPeer = cfg.Connections && k.Err(bpf.Connections) == nil
 		t.followTranslations()
 	}
 }

@@ -107,7 +107,7 @@ func newServiceNet(t *testing.T, parts bpf.Part, followed bool, before func(*cla
 		follow(t, k, fmt.Sprintf("/proc/%d/ns/net", n.c.cmd.Process.Pid))
 	}
 	network := net.Default()
-	network.Classes = rules
+	network.Classes, network.Connections = rules, parts&bpf.Connections != 0
 	if n.tab, err = net.Open(h, k, network); err != nil {
 		t.Fatal(err)
 	}
@@ -188,6 +188,7 @@ func (n *classNet) wantOnly(what string, got net.Reading, tx, rx map[usage.Netwo
 	if got.Classes != nil {
 		classes = *got.Classes
 	}
+	wantSums(n.t, what, got)
 	for class := usage.ClassNode; class < usage.NetworkClassLimit; class++ {
 		if v := classes[class.Tx()-usage.NetworkRxNode]; v != tx[class] {
 			n.t.Errorf("%s: %d bytes sent of class %s, want %d", what, v, class, tx[class])
@@ -213,7 +214,16 @@ func (n *classNet) take() map[usage.Slot]net.Reading {
 
 // TestLiveServices sends to addresses that are translated: all of it has the class of the real end.
 func TestLiveServices(t *testing.T) {
-	n := newServiceNet(t, bpf.Net|bpf.Classes, true, func(*classNet) {})
+	for _, parts := range byClassOrPeer {
+		t.Run(parts.String(), func(t *testing.T) { testServices(t, parts) })
+	}
+}
+
+// byClassOrPeer are the parts that count by class, alone and with those that count by peer.
+var byClassOrPeer = []bpf.Part{bpf.Net | bpf.Classes, bpf.Net | bpf.Classes | bpf.Connections}
+
+func testServices(t *testing.T, parts bpf.Part) {
+	n := newServiceNet(t, parts, true, func(*classNet) {})
 	const packets = 2 * burst
 	sent := func(header int64) int64 { return packets * (datagram + header + ethernet) }
 	back := func(header int64) int64 { return 2 * (1 + header + ethernet) }
@@ -306,13 +316,23 @@ func TestLiveServicesBefore(t *testing.T) {
 // TestAccuracyServices transfers known amounts to addresses that are translated: all of it has the class of the real end.
 func TestAccuracyServices(t *testing.T) {
 	testkit.Stage(t, "accuracy", "transfers hundreds of megabytes")
+	testAccuracyServices(t, bpf.Net|bpf.Classes)
+}
+
+// TestAccuracyServiceConnections is the same where traffic counts by peer.
+func TestAccuracyServiceConnections(t *testing.T) {
+	testkit.Stage(t, "accuracy", "transfers hundreds of megabytes")
+	testAccuracyServices(t, bpf.Net|bpf.Classes|bpf.Connections)
+}
+
+func testAccuracyServices(t *testing.T, parts bpf.Part) {
 	hosttest.LockExclusive(t, "interfaces")
 	const size, flows, each = 50_000_000, 10_000, 1000
 	type bounds = map[usage.Resource][2]int64
 	// Each has a kernel of its own: it has room for a number of connections, and knows closed ones for minutes.
 	begin := func(t *testing.T, addr string) *classNet {
 		t.Helper()
-		n := newServiceNet(t, bpf.Net|bpf.Classes, true, func(*classNet) {})
+		n := newServiceNet(t, parts, true, func(*classNet) {})
 		for _, line := range []string{"udp " + addr + " 32", "tcp " + addr + " 1"} {
 			n.ask(n.a, line) // of the first flow ever, the first packet has no class
 		}

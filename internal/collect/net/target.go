@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -27,15 +28,22 @@ type target struct {
 	candidate       Source
 	candidateReason string // with candidate, chosen if it is seen there again
 	netns           *netns
-	earlier         Count             // traffic of namespaces that it held before
-	groups          []uint64          // cgroup v2 groups whose sockets belong to it
-	counts          map[uint64]Count  // traffic of those groups
-	classes         *usage.ClassBytes // traffic by class that is not booked
-	classKeys       []bpf.ClassKey    // its counts by class
+	earlier         Count              // traffic of namespaces that it held before
+	groups          []uint64           // cgroup v2 groups whose sockets belong to it
+	counts          map[uint64]Count   // traffic of those groups
+	byOther                            // that is not booked
+	classKeys       []bpf.ClassKey     // its counts by class
+	shown           *connection.Sketch // traffic by peer that readings have shown and that is not booked; does not change
 	reading         Reading
 	lastCPU         int64 // see SetCPUTime
 	hasCPUTime      bool  // lastCPU is set
 	idle            bool  // lastCPU did not change since the previous tick
+}
+
+// byOther is traffic by where its other end is; a nil field is that without any.
+type byOther struct {
+	classes *usage.ClassBytes
+	edges   *connection.Sketch // those that no reading has shown
 }
 
 // Reasons for an unknown figure.
