@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -148,6 +149,8 @@ func New(node string) *Accounts {
 type apart struct {
 	storage storage
 	classes *usage.ClassBytes // network traffic by class in the open window; nil if there was none
+	// connections are with whom traffic was exchanged in the open window; nil if that is not known.
+	connections *connection.Sketch
 }
 
 // makeApart returns a's apart, and makes it if there is none.
@@ -233,6 +236,9 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 			for r, bytes := range g.Classes.All() {
 				a.addClass(r, bytes)
 			}
+		}
+		if g.Connections != nil {
+			a.addConnections(g.Connections)
 		}
 		a.childValues, a.childGrowth = [nestedSlots]int64{}, [len(nestedCounters)]int64{}
 		if g.Guest != nil || a.guest != nil {

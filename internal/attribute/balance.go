@@ -209,6 +209,9 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 		rows = append(rows, usage.Row{Workload: a.identify(), ShortID: a.short, Usage: a.use(), Ended: a.final})
 		row := &rows[len(rows)-1]
 		limitClasses(&row.Usage)
+		if a.apart != nil {
+			row.Connections = limitConnections(a.apart.connections, &row.Usage)
+		}
 		for i, r := range usage.Wholes {
 			sum[i] += row.Usage.Amount[r]
 		}
@@ -221,7 +224,7 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 		row.Has = a.total.row(&row.Total)
 		a.window, a.repeated = usage.GroupUsage{}, false
 		if a.apart != nil {
-			a.apart.classes = nil
+			a.apart.classes, a.apart.connections = nil, nil
 		}
 		if a.guest != nil {
 			acc.closeHandover(a)

@@ -102,7 +102,7 @@ func (c *Config) Settings() *settings.Set {
 	s.Duration(&c.Machine.Tick, sampler.MinTick, sampler.MaxTick, "tick", "time between two readings")
 	s.Duration(&c.Machine.Window, sampler.MinTick, 24*time.Hour, "window", "time that a window spans")
 	s.Text(&c.Machine.Reader, "reader", "READER", "how to read the kernel: "+strings.Join(sources.Readers, ", ")).OneOf(sources.Readers...)
-	c.Machine.Scope, c.Machine.NetworkClasses = sources.ScopeAuto, sources.ClassesAuto
+	c.Machine.Scope, c.Machine.NetworkClasses, c.Machine.Connections = sources.ScopeAuto, sources.ClassesAuto, sources.ConnectionsOff
 	s.Text(&c.Machine.Scope, "scope", "SCOPE", "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system").OneOf(sources.Scopes...)
 	s.Text(&c.Server, "server", "URL", "URL of the server to send to, as https://mete.example.org:9797; without one nothing is kept or sent").WithEnv("METE_SERVER").SecretURL("the token belongs into token_file")
 	s.Text(&c.TokenFile, "token-file", "FILE", "file with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
@@ -117,6 +117,7 @@ func (c *Config) Settings() *settings.Set {
 	s.ListFunc("idle-power", "DOMAIN=WATTS", "power that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
 	s.Text(&c.Machine.NetworkClasses, "network-classes", "MODE", "whether to count network traffic by class: auto where the bpf reader can, or off").OneOf(sources.ClassesAuto, sources.ClassesOff)
 	s.ListFunc("network-prefix", "CLASS=PREFIX", "class of the traffic with addresses in PREFIX, as internal=10.0.0.0/8; several with commas, and may be repeated; the longest prefix counts. Classes are node, box, internal, zone, peering, internet and unclassified. Without a rule this machine's addresses are node, those that are not for private or special use internet, and all others unclassified", c.parseNetworkRules)
+	s.Text(&c.Machine.Connections, "connections", "MODE", "whether to count network traffic by peer and port too, of which the 20 largest of each workload are kept: auto where it is counted by class, or off").OneOf(sources.ConnectionsAuto, sources.ConnectionsOff)
 	s.Text(&c.Machine.Storage.Mode, "storage", "MODE", "whether to measure the disk space of containers, pods and persistent volumes: auto where it is possible, or off").OneOf(storage.Auto, storage.Off)
 	s.Number(&c.Machine.Storage.Rate, storage.MinRate, storage.MaxRate, "storage-rate", "N", "how many files to look at in a second, on average, to measure disk space; each takes some microseconds of CPU time")
 	s.Text(&c.Machine.Storage.Kubelet, "kubelet-dir", "DIR", "directory of the kubelet, with the emptyDir volumes of pods: its --root-dir").Check(checkDir)

@@ -141,7 +141,8 @@ func TestControllers(t *testing.T) {
 func TestFigures(t *testing.T) {
 	row := func(k workload.Kind, q map[string]usage.Quality) live.Row { return live.Row{Kind: k, Quality: q} }
 	m := facts{live: &live.Machine{
-		Notes: []string{"disk: no io controller that counts", "reader files, as BPF cannot be used", "something else"},
+		Notes: []string{"disk: no io controller that counts", "reader files, as BPF cannot be used", "something else",
+			"network by class: absent (no)", "network by peer: absent (nor)"},
 		Rows: []live.Row{
 			row(workload.Path, map[string]usage.Quality{"cpu": usage.Measured, "memory": usage.Measured, "energy_package": usage.Apportioned}),
 			row(workload.Path, map[string]usage.Quality{"cpu": usage.Apportioned, "memory": usage.Measured, "network_rx": usage.Measured, "energy_package": usage.Apportioned}),
@@ -151,7 +152,7 @@ func TestFigures(t *testing.T) {
 	want(t, one(t, got, "cpu"), Limited, "measured in 1, apportioned in 1 of 2 workloads")
 	want(t, one(t, got, "memory"), OK, "measured in 2 of 2 workloads")
 	want(t, one(t, got, "disk"), Missing, "absent in 2 of 2", "disk: no io controller that counts")
-	want(t, one(t, got, "network"), Limited, "measured in 1, absent in 1 of 2")
+	want(t, one(t, got, "network"), Limited, "measured in 1, absent in 1 of 2", "network by class: absent (no); network by peer: absent (nor)")
 	want(t, one(t, got, "energy"), OK, "apportioned in 2 of 2")
 	want(t, one(t, got, "note"), Limited, "something else")
 	for _, c := range got {

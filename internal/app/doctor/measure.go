@@ -260,10 +260,11 @@ func figureChecks(m *facts) (out []Check) {
 	said := map[string]bool{}
 	for _, f := range shownFigures {
 		c := f.check(m.live)
+		var notes []string
 		for _, n := range m.live.Notes {
 			if f.note != "" && strings.HasPrefix(n, f.note) {
-				c.Figures, said[n] = n, true
-				c.State = max(c.State, Limited)
+				said[n], notes = true, append(notes, n)
+				c.Figures, c.State = strings.Join(notes, "; "), max(c.State, Limited)
 			}
 		}
 		out = append(out, c)

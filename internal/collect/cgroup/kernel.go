@@ -300,10 +300,10 @@ func (r *kernel) applyRows(t *Table) (unknown bool) {
 				unknown = true
 				continue
 			}
-			if n.lastSeen[i] != r.tick && !n.dead {
+			if n.lastSeen[i] != uint32(r.tick) && !n.dead {
 				r.applyRow(t, tr, n, &rows[j])
 			}
-			n.lastSeen[i] = r.tick
+			n.lastSeen[i] = uint32(r.tick)
 		}
 	}
 	return unknown
@@ -434,7 +434,7 @@ func (r *kernel) search(t *Table) error {
 	for i, tr := range t.trees {
 		walked := r.rows[i] != nil
 		for id, n := range tr.byID {
-			if n.removed[i] || n == t.root || walked && n.lastSeen[i] == r.tick {
+			if n.removed[i] || n == t.root || walked && n.lastSeen[i] == uint32(r.tick) {
 				continue
 			}
 			now, err := t.host.ID(tr.dir(n.paths[i]))

@@ -58,12 +58,12 @@ type node struct {
 	// knowsChildren is whether childrenCPU is complete, unless the kernel has dropped events
 	// since it had dropped lostBefore of them.
 	knowsChildren  bool
-	lastSeen       [maxTrees]int // tick of the latest walk that saw it in the tree
-	owner          *node         // the workload that it counts for: itself or an ancestor
-	parentWorkload *node         // of an owner, its parent among the workloads
-	children       int32         // workloads directly below
-	primary        int8          // the tree whose rmdir ends it
-	noDescriptors  bool          // others are busier and get the descriptors
+	lastSeen       [maxTrees]uint32 // tick of the latest walk that saw it in the tree
+	owner          *node            // the workload that it counts for: itself or an ancestor
+	parentWorkload *node            // of an owner, its parent among the workloads
+	children       int32            // workloads directly below
+	primary        int8             // the tree whose rmdir ends it
+	noDescriptors  bool             // others are busier and get the descriptors
 
 	group  usage.Group // of an owner
 	walked int64       // CPU of the group and all groups below it at the latest walk

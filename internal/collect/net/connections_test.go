@@ -219,3 +219,17 @@ func TestConnectionsOfMany(t *testing.T) {
 		t.Errorf("the classes have %d of %d", sum, whole+missed)
 	}
 }
+
+// TestPutConnections checks that a group has the classes and connections of a reading, and none of one without a source.
+func TestPutConnections(t *testing.T) {
+	r := net.Reading{Source: net.Sockets, Classes: &usage.ClassBytes{1}, Connections: &connection.Sketch{Missed: 1}}
+	var g usage.Group
+	if r.Put(&g); g.Classes != r.Classes || g.Connections != r.Connections {
+		t.Errorf("%v and %v", g.Classes, g.Connections)
+	}
+	g = usage.Group{}
+	r.Source = net.Unseen
+	if r.Put(&g); g.Classes != nil || g.Connections != nil {
+		t.Errorf("%v and %v without a source", g.Classes, g.Connections)
+	}
+}

@@ -139,7 +139,7 @@ func (r Reading) Put(g *usage.Group) {
 	g.Put(usage.NetworkTx, r.TxBytes)
 	g.Put(usage.NetworkRxPackets, r.RxPackets)
 	g.Put(usage.NetworkTxPackets, r.TxPackets)
-	g.Classes = r.Classes
+	g.Classes, g.Connections = r.Classes, r.Connections
 }
 
 // A Table reads the traffic of the tracked workloads. Only one goroutine may use it.
@@ -151,6 +151,7 @@ type Table struct {
 	uncounted        string
 	classes          *classes // nil if traffic is not counted by class
 	unclassified     string   // why
+	unconnected      string   // why traffic is not counted by peer and port, where it is by class
 	node             *node
 	foreign          *foreignNamespaces
 	namespaces       map[uint64]*netns
@@ -222,13 +223,33 @@ func (t *Table) openClasses(k *bpf.Kernel, cfg Config) {
 		t.unclassified = k.Err(bpf.Classes).Error()
 	default:
 		t.classes = newClasses(k, cfg.Classes)
-		t.classes.byPeer = cfg.Connections && k.Err(bpf.Connections) == nil
+		t.openConnections(k, cfg)
 		t.followTranslations()
+	}
+}
+
+// openConnections lets k count traffic by peer and port.
+func (t *Table) openConnections(k *bpf.Kernel, cfg Config) {
+	switch {
+	case !cfg.Connections:
+		t.unconnected = "it is switched off"
+	case k.Err(bpf.Connections) != nil:
+		t.unconnected = k.Err(bpf.Connections).Error()
+	default:
+		t.classes.byPeer = true
 	}
 }
 
 // UnclassifiedReason returns why traffic is not counted by class, "" if it is.
 func (t *Table) UnclassifiedReason() string { return t.unclassified }
+
+// UnconnectedReason returns why traffic is not counted by peer and port, "" if it is.
+func (t *Table) UnconnectedReason() string {
+	if t.unclassified != "" {
+		return "traffic is not counted by class: " + t.unclassified
+	}
+	return t.unconnected
+}
 
 // UncountedReason returns why sockets are not counted, "" if they are.
 func (t *Table) UncountedReason() string {

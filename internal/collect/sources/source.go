@@ -67,7 +67,7 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 		case g.Final: // in a second snapshot if the first was not booked; then it keeps its figures
 			t.net.Forget(g.Slot).Put(g)
 		default:
-			g.Classes = nil
+			g.Classes, g.Connections = nil, nil
 			r := t.net.Reading(g.Slot)
 			r.Put(g)
 			if r.Source == net.Sockets {
@@ -156,6 +156,9 @@ func (m *Machine) openRest(network net.Config, every int, log *slog.Logger) erro
 		m.notes = append(m.notes, "network of workloads in the machine's own namespace: absent ("+why+")")
 	} else if why := t.net.UnclassifiedReason(); why != "" && !network.NoClasses {
 		m.notes = append(m.notes, "network by class: absent ("+why+")")
+	}
+	if why := t.net.UnconnectedReason(); why != "" && network.Connections {
+		m.notes = append(m.notes, "network by peer: absent ("+why+")")
 	}
 	return m.openGuests(log)
 }

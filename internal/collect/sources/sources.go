@@ -53,6 +53,12 @@ const (
 	ClassesOff  = "off"
 )
 
+// Values of Config.Connections.
+const (
+	ConnectionsAuto = "auto"
+	ConnectionsOff  = "off"
+)
+
 // Scopes lists the values of Config.Scope.
 var Scopes = []string{ScopeAuto, ScopeOwn}
 
@@ -70,6 +76,9 @@ type Config struct {
 	// is ClassesAuto. NetworkRules are the classes of an operator's prefixes.
 	NetworkClasses string
 	NetworkRules   net.Rules
+	// Connections is whether network traffic is counted by peer and port: ConnectionsAuto where it is counted by class, or
+	// ConnectionsOff; "" is ConnectionsOff.
+	Connections string
 	// Storage is how disk space is measured; the zero value does not.
 	Storage storage.Config
 	// Energy configures the energy meters.
@@ -106,6 +115,9 @@ func (c Config) Validate() error {
 	if c.NetworkClasses != "" && c.NetworkClasses != ClassesAuto && c.NetworkClasses != ClassesOff {
 		return fault.WithHint(fmt.Errorf("network classes %q: %w", c.NetworkClasses, fault.ErrInvalid), "use auto or off")
 	}
+	if c.Connections != "" && c.Connections != ConnectionsAuto && c.Connections != ConnectionsOff {
+		return fault.WithHint(fmt.Errorf("connections %q: %w", c.Connections, fault.ErrInvalid), "use auto or off")
+	}
 	if c.Storage != (storage.Config{}) {
 		if err := c.Storage.Validate(); err != nil {
 			return err
@@ -126,6 +138,7 @@ type Machine struct {
 	partial   string // what of the machine is not seen by name; "" if all is
 	table     *cgroup.Table
 	kernel    *bpf.Kernel // nil without BPF
+	parts     bpf.Part    // of it, that were to be loaded
 	denied    error       // why auto does not use BPF; nil if it does
 	sources   []sampler.Source
 	network   *net.Table
@@ -206,7 +219,7 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	m.closers = append(m.closers, totals.Close)
 	m.sources = append(m.sources, m.table, totals)
 	traffic := net.Default()
-	traffic.Classes, traffic.NoClasses = cfg.NetworkRules, cfg.NetworkClasses == ClassesOff
+	traffic.Classes, traffic.NoClasses, traffic.Connections = cfg.NetworkRules, cfg.NetworkClasses == ClassesOff, cfg.Connections == ConnectionsAuto
 	if err := m.openRest(traffic, groups.Every, log); err != nil {
 		return nil, err
 	}
@@ -247,7 +260,7 @@ func (m *Machine) Scope() usage.Scope { return m.extent.Scope }
 // Extent returns what of the kernel this machine's windows measure.
 func (m *Machine) Extent() usage.Extent { return m.extent }
 
-// Programs returns the parts of the BPF programs that are loaded, and why each other one of the usual parts is not. If
+// Programs returns the parts of the BPF programs that are loaded, and why each other one that the configuration needs is not. If
 // none is, because the kernel or the rights of this process do not allow it, denied says why; it is nil
 // with [Files] as the configured reader too.
 func (m *Machine) Programs() (loaded bpf.Part, failed []error, denied error) {
@@ -256,7 +269,7 @@ func (m *Machine) Programs() (loaded bpf.Part, failed []error, denied error) {
 	}
 	loaded = m.kernel.WorkingParts()
 	for p := bpf.Part(1); p <= bpf.All; p <<= 1 {
-		if err := m.kernel.Err(p); err != nil && bpf.Default().Parts&p != 0 {
+		if err := m.kernel.Err(p); err != nil && m.parts&p != 0 {
 			failed = append(failed, err)
 		}
 	}
@@ -278,7 +291,7 @@ func (m *Machine) Clock() (boottime, wall int64, err error) {
 func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) error {
 	var denied error
 	if cfg.Reader != Files {
-		denied = m.openBPF(groups, cfg.NetworkClasses != ClassesOff, log)
+		denied = m.openBPF(groups, partsOf(cfg), log)
 		switch {
 		case denied == nil:
 			m.Reader = BPF
@@ -301,14 +314,24 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 	return nil
 }
 
-func (m *Machine) openBPF(groups cgroup.Config, classes bool, log *slog.Logger) error {
+// partsOf returns the parts of the BPF programs that a configuration needs.
+func partsOf(cfg Config) bpf.Part {
+	parts := bpf.Default().Parts
+	switch {
+	case cfg.NetworkClasses == ClassesOff:
+		parts &^= bpf.Classes
+	case cfg.Connections == ConnectionsAuto:
+		parts |= bpf.Connections
+	}
+	return parts
+}
+
+func (m *Machine) openBPF(groups cgroup.Config, parts bpf.Part, log *slog.Logger) error {
 	if !m.host.Live() {
 		return fmt.Errorf("bpf: a captured machine: %w", fault.ErrUnsupported)
 	}
 	cfg := bpf.Default()
-	if !classes {
-		cfg.Parts &^= bpf.Classes
-	}
+	cfg.Parts = parts
 	majors, err := m.host.StackedMajors()
 	if err != nil {
 		return err
@@ -325,7 +348,7 @@ func (m *Machine) openBPF(groups cgroup.Config, classes bool, log *slog.Logger) 
 	if err != nil {
 		return errors.Join(err, k.Close())
 	}
-	m.kernel, m.table = k, table
+	m.kernel, m.parts, m.table = k, parts, table
 	m.closers = append(m.closers, k.Close, table.Close)
 	return nil
 }

@@ -112,6 +112,21 @@ func (s *Sketch) Merge(o Sketch) {
 	s.Missed += o.Missed
 }
 
+// Merged returns a sketch of at most [Top] entries with all that was added to two others of that size, of which either may be nil. It
+// changes neither, and may be one of them.
+func Merged(a, b *Sketch) *Sketch {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	sum := Sketch{Entries: slices.Clone(a.Entries), Missed: a.Missed}
+	sum.Merge(*b)
+	sum.Limit(Top)
+	return &sum
+}
+
 func (s *Sketch) find(e Edge) (i int, ok bool) {
 	return slices.BinarySearchFunc(s.Entries, e, func(x Entry, e Edge) int { return x.Compare(e) })
 }
@@ -122,7 +137,7 @@ func (s *Sketch) Limit(k int) {
 		return
 	}
 	slices.SortFunc(s.Entries, func(a, b Entry) int { return cmp.Or(cmp.Compare(b.most(), a.most()), a.Compare(b.Edge)) })
-	s.Missed = s.Entries[k].most() // as much as before or more: an entry may have had at least Missed
+	s.Missed = max(s.Missed, s.Entries[k].most()) // an entry may have had less than Missed once it was lowered
 	clear(s.Entries[k:])
 	s.Entries = s.Entries[:k]
 	slices.SortFunc(s.Entries, func(a, b Entry) int { return a.Compare(b.Edge) })

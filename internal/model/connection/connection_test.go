@@ -141,3 +141,40 @@ func TestExact(t *testing.T) {
 		t.Errorf("missed %d of one byte; %d entries", s.Missed, len(s.Entries))
 	}
 }
+
+// TestMerged checks that a merged sketch is what Merge and Limit make of the two, and that neither changes.
+func TestMerged(t *testing.T) {
+	equal := []cmp.Option{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})}
+	rapid.Check(t, func(t *rapid.T) {
+		var y, was [2]connection.Sketch
+		for i := range y {
+			for n := range rapid.IntRange(0, connection.Top).Draw(t, "edges") {
+				e := connection.Edge{Peer: netip.AddrFrom4([4]byte{10, byte(rapid.IntRange(0, 1).Draw(t, "net")), 0, byte(n)})}
+				y[i].Add(e, connection.Traffic{TxBytes: rapid.Int64Range(1, 1000).Draw(t, "sent")})
+			}
+			y[i].Missed = rapid.Int64Range(0, 10).Draw(t, "missed")
+			was[i] = connection.Sketch{Entries: slices.Clone(y[i].Entries), Missed: y[i].Missed}
+		}
+		want := connection.Sketch{}
+		want.Merge(was[0])
+		want.Merge(was[1])
+		want.Limit(connection.Top)
+		if d := cmp.Diff(&want, connection.Merged(&y[0], &y[1]), equal...); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+		if d := cmp.Diff(was, y, equal...); d != "" {
+			t.Errorf("merging changed them (-was +now):\n%s", d)
+		}
+		if connection.Merged(nil, &y[0]) != &y[0] || connection.Merged(&y[0], nil) != &y[0] || connection.Merged(nil, nil) != nil {
+			t.Error("with nil it is not the other one")
+		}
+	})
+}
+
+// TestLimitOfLowered checks that a limit does not lower what a sketch has missed, where entries were lowered below it.
+func TestLimitOfLowered(t *testing.T) {
+	s := connection.Sketch{Missed: 100, Entries: []connection.Entry{{Edge: edge(1), Traffic: connection.Traffic{RxBytes: 5}}, {Edge: edge(2), Traffic: connection.Traffic{RxBytes: 4}}}}
+	if s.Limit(1); s.Missed != 100 || len(s.Entries) != 1 || s.Entries[0].RxBytes != 5 {
+		t.Errorf("%+v", s)
+	}
+}

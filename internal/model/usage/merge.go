@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/workload"
 )
 
@@ -18,7 +19,7 @@ import (
 // again has a row for each life. Whole lives of one workload, of which rows do not say more, share one row, so that
 // the rows of what is restarted all the time do not grow without limit.
 //
-// It shares no memory with next but the identities of its workloads. It panics
+// It shares no memory with next but the identities of its workloads and sketches of connections. It panics
 // where next is of another boot or scope or begins before w ends: the sum would
 // overlap with other windows.
 func (w *Window) Merge(next *Window) {
@@ -107,6 +108,7 @@ func sumWholeLives(rows []Row) []Row {
 // addLife adds another whole life to that of r.
 func (r *Row) addLife(o *Row) {
 	r.Usage.Add(&o.Usage)
+	r.Connections = connection.Merged(r.Connections, o.Connections)
 	r.Has |= o.Has
 	r.Has.Each(func(k Resource) { r.Total[k] = r.Usage.Amount[k] })
 }
@@ -129,6 +131,7 @@ func (r *Row) merge(next *Row) {
 	next.Has.Each(func(k Resource) { r.Total[k] = next.Total[k] })
 	r.Has |= next.Has
 	r.Usage.Add(&next.Usage)
+	r.Connections = connection.Merged(r.Connections, next.Connections)
 	r.Workload, r.Ended = next.Workload, next.Ended
 }
 
@@ -153,7 +156,7 @@ func (w *Window) setOffset(offset int64) {
 }
 
 // Clone returns a copy of w that shares no memory with it but the identities of its
-// workloads.
+// workloads and sketches of connections.
 func (w *Window) Clone() *Window {
 	c := *w
 	c.Gaps, c.Rows, c.Handovers, c.Volumes = slices.Clone(w.Gaps), slices.Clone(w.Rows), cloneHandovers(w.Handovers), slices.Clone(w.Volumes)

@@ -3,6 +3,7 @@ package usage
 import (
 	"time"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -82,6 +83,9 @@ type Group struct {
 	// Classes is the network traffic by class since the latest booked snapshot, as far as it is known; nil if
 	// none is.
 	Classes *ClassBytes
+	// Connections is with whom that traffic was exchanged since the latest booked snapshot, as far as it is known; nil if
+	// nothing is. It does not change once a group refers to it.
+	Connections *connection.Sketch
 	Reading
 }
 

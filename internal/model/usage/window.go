@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -36,6 +37,9 @@ type Row struct {
 	Has   Set
 	Total [Limit]int64
 	Ended bool // the life ended in this window
+	// Connections is with whom the workload exchanged the network traffic in Usage, as far as that is known: no more than it in
+	// a direction; nil if nothing is known. Rows share it, so it does not change once a row refers to it.
+	Connections *connection.Sketch
 }
 
 // NewRow returns a row of a workload that used nothing.
