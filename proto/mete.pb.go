@@ -361,8 +361,9 @@ type Batch struct {
 	Rows          *Table       `protobuf:"bytes,9,opt,name=rows,proto3" json:"rows,omitempty"`        // of all windows, one window after the other
 	Machine       *Table       `protobuf:"bytes,10,opt,name=machine,proto3" json:"machine,omitempty"` // one row for each window: what the machine did as a whole
 	Balances      *Balances    `protobuf:"bytes,11,opt,name=balances,proto3" json:"balances,omitempty"`
-	Handovers     *Handovers   `protobuf:"bytes,12,opt,name=handovers,proto3" json:"handovers,omitempty"` // of all windows, one window after the other
-	Volumes       []*VolumeUse `protobuf:"bytes,13,rep,name=volumes,proto3" json:"volumes,omitempty"`     // one window after the other
+	Handovers     *Handovers   `protobuf:"bytes,12,opt,name=handovers,proto3" json:"handovers,omitempty"`     // of all windows, one window after the other
+	Volumes       []*VolumeUse `protobuf:"bytes,13,rep,name=volumes,proto3" json:"volumes,omitempty"`         // one window after the other
+	Connections   *Connections `protobuf:"bytes,14,opt,name=connections,proto3" json:"connections,omitempty"` // of the rows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -484,6 +485,13 @@ func (x *Batch) GetHandovers() *Handovers {
 func (x *Batch) GetVolumes() []*VolumeUse {
 	if x != nil {
 		return x.Volumes
+	}
+	return nil
+}
+
+func (x *Batch) GetConnections() *Connections {
+	if x != nil {
+		return x.Connections
 	}
 	return nil
 }
@@ -1377,6 +1385,166 @@ func (x *VolumeUse) GetAt() uint64 {
 	return 0
 }
 
+// Connections are with whom workloads exchanged the network traffic of rows: the largest edges of each. An edge is all
+// connections with a peer to one port, of the end that listens. A column of which it says so is empty where it is of zeros.
+type Connections struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Peers  []byte                 `protobuf:"bytes,1,opt,name=peers,proto3" json:"peers,omitempty"`    // IPv4 addresses of 4 bytes
+	Peers6 []byte                 `protobuf:"bytes,15,opt,name=peers6,proto3" json:"peers6,omitempty"` // IPv6 addresses of 16 bytes
+	// One for each row with connections, in the order of Batch.rows.
+	Rows   []uint32 `protobuf:"varint,2,rep,packed,name=rows,proto3" json:"rows,omitempty"`     // its place in Batch.rows, counted from the place after that of the previous one
+	Edges  []uint32 `protobuf:"varint,3,rep,packed,name=edges,proto3" json:"edges,omitempty"`   // how many of the edges are its
+	Missed []uint64 `protobuf:"varint,4,rep,packed,name=missed,proto3" json:"missed,omitempty"` // the most bytes that an edge may have had that is none of these; may be empty
+	// One for each edge: in a row by peer, port, protocol, listens and class, ascending.
+	Peer          []uint32 `protobuf:"varint,5,rep,packed,name=peer,proto3" json:"peer,omitempty"`         // its place in peers, and after these in peers6
+	Port          []uint32 `protobuf:"varint,6,rep,packed,name=port,proto3" json:"port,omitempty"`         // 0 where the protocol has none
+	Protocol      []uint32 `protobuf:"varint,7,rep,packed,name=protocol,proto3" json:"protocol,omitempty"` // its number in IP
+	Listens       []bool   `protobuf:"varint,8,rep,packed,name=listens,proto3" json:"listens,omitempty"`   // the port is the workload's
+	Class         []uint32 `protobuf:"varint,9,rep,packed,name=class,proto3" json:"class,omitempty"`       // 0 is none; then node, box, internal, zone, peering, internet
+	RxBytes       []uint64 `protobuf:"varint,10,rep,packed,name=rx_bytes,json=rxBytes,proto3" json:"rx_bytes,omitempty"`
+	TxBytes       []uint64 `protobuf:"varint,11,rep,packed,name=tx_bytes,json=txBytes,proto3" json:"tx_bytes,omitempty"`
+	RxPackets     []uint64 `protobuf:"varint,12,rep,packed,name=rx_packets,json=rxPackets,proto3" json:"rx_packets,omitempty"`
+	TxPackets     []uint64 `protobuf:"varint,13,rep,packed,name=tx_packets,json=txPackets,proto3" json:"tx_packets,omitempty"`
+	Error         []uint64 `protobuf:"varint,14,rep,packed,name=error,proto3" json:"error,omitempty"` // the most bytes that the edge may have had beyond its own; may be empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Connections) Reset() {
+	*x = Connections{}
+	mi := &file_mete_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Connections) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Connections) ProtoMessage() {}
+
+func (x *Connections) ProtoReflect() protoreflect.Message {
+	mi := &file_mete_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Connections.ProtoReflect.Descriptor instead.
+func (*Connections) Descriptor() ([]byte, []int) {
+	return file_mete_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Connections) GetPeers() []byte {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *Connections) GetPeers6() []byte {
+	if x != nil {
+		return x.Peers6
+	}
+	return nil
+}
+
+func (x *Connections) GetRows() []uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *Connections) GetEdges() []uint32 {
+	if x != nil {
+		return x.Edges
+	}
+	return nil
+}
+
+func (x *Connections) GetMissed() []uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return nil
+}
+
+func (x *Connections) GetPeer() []uint32 {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+func (x *Connections) GetPort() []uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return nil
+}
+
+func (x *Connections) GetProtocol() []uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return nil
+}
+
+func (x *Connections) GetListens() []bool {
+	if x != nil {
+		return x.Listens
+	}
+	return nil
+}
+
+func (x *Connections) GetClass() []uint32 {
+	if x != nil {
+		return x.Class
+	}
+	return nil
+}
+
+func (x *Connections) GetRxBytes() []uint64 {
+	if x != nil {
+		return x.RxBytes
+	}
+	return nil
+}
+
+func (x *Connections) GetTxBytes() []uint64 {
+	if x != nil {
+		return x.TxBytes
+	}
+	return nil
+}
+
+func (x *Connections) GetRxPackets() []uint64 {
+	if x != nil {
+		return x.RxPackets
+	}
+	return nil
+}
+
+func (x *Connections) GetTxPackets() []uint64 {
+	if x != nil {
+		return x.TxPackets
+	}
+	return nil
+}
+
+func (x *Connections) GetError() []uint64 {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 // A Guest is a virtual machine.
 type Guest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1389,7 +1557,7 @@ type Guest struct {
 
 func (x *Guest) Reset() {
 	*x = Guest{}
-	mi := &file_mete_proto_msgTypes[10]
+	mi := &file_mete_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1569,7 @@ func (x *Guest) String() string {
 func (*Guest) ProtoMessage() {}
 
 func (x *Guest) ProtoReflect() protoreflect.Message {
-	mi := &file_mete_proto_msgTypes[10]
+	mi := &file_mete_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1582,7 @@ func (x *Guest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guest.ProtoReflect.Descriptor instead.
 func (*Guest) Descriptor() ([]byte, []int) {
-	return file_mete_proto_rawDescGZIP(), []int{10}
+	return file_mete_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Guest) GetUuid() []byte {
@@ -1443,7 +1611,7 @@ var File_mete_proto protoreflect.FileDescriptor
 const file_mete_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"mete.proto\x12\amete.v1\"\xda\x03\n" +
+	"mete.proto\x12\amete.v1\"\x92\x04\n" +
 	"\x05Batch\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\fR\x06stream\x12\x16\n" +
@@ -1458,7 +1626,8 @@ const file_mete_proto_rawDesc = "" +
 	" \x01(\v2\x0e.mete.v1.TableR\amachine\x12-\n" +
 	"\bbalances\x18\v \x01(\v2\x11.mete.v1.BalancesR\bbalances\x120\n" +
 	"\thandovers\x18\f \x01(\v2\x12.mete.v1.HandoversR\thandovers\x12,\n" +
-	"\avolumes\x18\r \x03(\v2\x12.mete.v1.VolumeUseR\avolumes\"\xfc\x02\n" +
+	"\avolumes\x18\r \x03(\v2\x12.mete.v1.VolumeUseR\avolumes\x126\n" +
+	"\vconnections\x18\x0e \x01(\v2\x14.mete.v1.ConnectionsR\vconnections\"\xfc\x02\n" +
 	"\x04Name\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -1545,7 +1714,26 @@ const file_mete_proto_rawDesc = "" +
 	"\x06volume\x18\x03 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x12\n" +
 	"\x04size\x18\x05 \x01(\x04R\x04size\x12\x0e\n" +
-	"\x02at\x18\x06 \x01(\x04R\x02at\"K\n" +
+	"\x02at\x18\x06 \x01(\x04R\x02at\"\xfb\x02\n" +
+	"\vConnections\x12\x14\n" +
+	"\x05peers\x18\x01 \x01(\fR\x05peers\x12\x16\n" +
+	"\x06peers6\x18\x0f \x01(\fR\x06peers6\x12\x12\n" +
+	"\x04rows\x18\x02 \x03(\rR\x04rows\x12\x14\n" +
+	"\x05edges\x18\x03 \x03(\rR\x05edges\x12\x16\n" +
+	"\x06missed\x18\x04 \x03(\x04R\x06missed\x12\x12\n" +
+	"\x04peer\x18\x05 \x03(\rR\x04peer\x12\x12\n" +
+	"\x04port\x18\x06 \x03(\rR\x04port\x12\x1a\n" +
+	"\bprotocol\x18\a \x03(\rR\bprotocol\x12\x18\n" +
+	"\alistens\x18\b \x03(\bR\alistens\x12\x14\n" +
+	"\x05class\x18\t \x03(\rR\x05class\x12\x19\n" +
+	"\brx_bytes\x18\n" +
+	" \x03(\x04R\arxBytes\x12\x19\n" +
+	"\btx_bytes\x18\v \x03(\x04R\atxBytes\x12\x1d\n" +
+	"\n" +
+	"rx_packets\x18\f \x03(\x04R\trxPackets\x12\x1d\n" +
+	"\n" +
+	"tx_packets\x18\r \x03(\x04R\ttxPackets\x12\x14\n" +
+	"\x05error\x18\x0e \x03(\x04R\x05error\"K\n" +
 	"\x05Guest\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\fR\bworkload\x12\x12\n" +
@@ -1633,23 +1821,24 @@ func file_mete_proto_rawDescGZIP() []byte {
 }
 
 var file_mete_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_mete_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_mete_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_mete_proto_goTypes = []any{
-	(Opening)(0),      // 0: mete.v1.Opening
-	(Opened)(0),       // 1: mete.v1.Opened
-	(Resource)(0),     // 2: mete.v1.Resource
-	(*Batch)(nil),     // 3: mete.v1.Batch
-	(*Name)(nil),      // 4: mete.v1.Name
-	(*Gap)(nil),       // 5: mete.v1.Gap
-	(*Window)(nil),    // 6: mete.v1.Window
-	(*Table)(nil),     // 7: mete.v1.Table
-	(*Shape)(nil),     // 8: mete.v1.Shape
-	(*Column)(nil),    // 9: mete.v1.Column
-	(*Balances)(nil),  // 10: mete.v1.Balances
-	(*Handovers)(nil), // 11: mete.v1.Handovers
-	(*VolumeUse)(nil), // 12: mete.v1.VolumeUse
-	(*Guest)(nil),     // 13: mete.v1.Guest
-	nil,               // 14: mete.v1.Name.LabelsEntry
+	(Opening)(0),        // 0: mete.v1.Opening
+	(Opened)(0),         // 1: mete.v1.Opened
+	(Resource)(0),       // 2: mete.v1.Resource
+	(*Batch)(nil),       // 3: mete.v1.Batch
+	(*Name)(nil),        // 4: mete.v1.Name
+	(*Gap)(nil),         // 5: mete.v1.Gap
+	(*Window)(nil),      // 6: mete.v1.Window
+	(*Table)(nil),       // 7: mete.v1.Table
+	(*Shape)(nil),       // 8: mete.v1.Shape
+	(*Column)(nil),      // 9: mete.v1.Column
+	(*Balances)(nil),    // 10: mete.v1.Balances
+	(*Handovers)(nil),   // 11: mete.v1.Handovers
+	(*VolumeUse)(nil),   // 12: mete.v1.VolumeUse
+	(*Connections)(nil), // 13: mete.v1.Connections
+	(*Guest)(nil),       // 14: mete.v1.Guest
+	nil,                 // 15: mete.v1.Name.LabelsEntry
 }
 var file_mete_proto_depIdxs = []int32{
 	4,  // 0: mete.v1.Batch.names:type_name -> mete.v1.Name
@@ -1660,19 +1849,20 @@ var file_mete_proto_depIdxs = []int32{
 	10, // 5: mete.v1.Batch.balances:type_name -> mete.v1.Balances
 	11, // 6: mete.v1.Batch.handovers:type_name -> mete.v1.Handovers
 	12, // 7: mete.v1.Batch.volumes:type_name -> mete.v1.VolumeUse
-	14, // 8: mete.v1.Name.labels:type_name -> mete.v1.Name.LabelsEntry
-	0,  // 9: mete.v1.Window.opening:type_name -> mete.v1.Opening
-	8,  // 10: mete.v1.Table.shapes:type_name -> mete.v1.Shape
-	9,  // 11: mete.v1.Table.amounts:type_name -> mete.v1.Column
-	2,  // 12: mete.v1.Column.resource:type_name -> mete.v1.Resource
-	2,  // 13: mete.v1.Balances.resources:type_name -> mete.v1.Resource
-	13, // 14: mete.v1.Handovers.guests:type_name -> mete.v1.Guest
-	1,  // 15: mete.v1.Handovers.opened:type_name -> mete.v1.Opened
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	13, // 8: mete.v1.Batch.connections:type_name -> mete.v1.Connections
+	15, // 9: mete.v1.Name.labels:type_name -> mete.v1.Name.LabelsEntry
+	0,  // 10: mete.v1.Window.opening:type_name -> mete.v1.Opening
+	8,  // 11: mete.v1.Table.shapes:type_name -> mete.v1.Shape
+	9,  // 12: mete.v1.Table.amounts:type_name -> mete.v1.Column
+	2,  // 13: mete.v1.Column.resource:type_name -> mete.v1.Resource
+	2,  // 14: mete.v1.Balances.resources:type_name -> mete.v1.Resource
+	14, // 15: mete.v1.Handovers.guests:type_name -> mete.v1.Guest
+	1,  // 16: mete.v1.Handovers.opened:type_name -> mete.v1.Opened
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_mete_proto_init() }
@@ -1688,7 +1878,7 @@ func file_mete_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mete_proto_rawDesc), len(file_mete_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

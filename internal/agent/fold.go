@@ -3,6 +3,7 @@ package agent
 import (
 	"slices"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -64,6 +65,7 @@ func foldEnded(w *usage.Window, most int) {
 			sums[to] = &usage.Row{ShortID: w.Rows[to].ShortID, Workload: w.Rows[to].Workload, Ended: true}
 		}
 		addUsage(&sums[to].Usage, &w.Rows[i].Usage)
+		sums[to].Connections = connection.Merged(sums[to].Connections, w.Rows[i].Connections)
 	}
 	kept := make([]usage.Row, 0, len(w.Rows))
 	for i := range w.Rows {

@@ -5,6 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -88,9 +89,12 @@ func TestFoldUp(t *testing.T) {
 	for i := range 3 {
 		w.Rows[i].Usage.Put(usage.CPU, int64(1)<<i, usage.Measured)
 	}
+	for i := range 2 {
+		w.Rows[i].Connections = &connection.Sketch{Missed: int64(i + 1)}
+	}
 	for range 2 { // again: what was folded stays there
 		foldEnded(w, 0)
-		if len(w.Rows) != 3 || w.Rows[0].ShortID != w.Rows[1].ShortID || w.Rows[0].Usage.Amount[usage.CPU] != 3 || !w.Rows[0].IsWholeLife() || w.Rows[1].Usage.Amount[usage.CPU] != 4 || w.Rows[1].Ended {
+		if len(w.Rows) != 3 || w.Rows[0].ShortID != w.Rows[1].ShortID || w.Rows[0].Usage.Amount[usage.CPU] != 3 || !w.Rows[0].IsWholeLife() || w.Rows[1].Usage.Amount[usage.CPU] != 4 || w.Rows[1].Ended || w.Rows[0].Connections == nil || w.Rows[0].Connections.Missed != 3 {
 			t.Errorf("rows %+v, want all in the pod", w.Rows)
 		}
 	}

@@ -1,18 +1,20 @@
 package receiver_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
 
-// TestHandovers checks that the handovers of a window, and the figures of volumes at their own, are booked with the window's
+// TestHandovers checks that the handovers and connections of a window, and the figures of volumes at their own, are booked with the window's
 // time, after the correction of the sender's clock.
 func TestHandovers(t *testing.T) { synctest.Test(t, testHandovers) }
 
@@ -28,6 +30,9 @@ func testHandovers(t *testing.T) {
 	}
 	w.Volumes = []usage.VolumeUse{{Pod: "a", Volume: "pv-1", At: w.Start + int64(3*time.Second), Used: 7}, {Pod: "b", Volume: "pv-2", At: w.End}}
 	quiet.Volumes = []usage.VolumeUse{{Pod: "b", Volume: "pv-2", At: quiet.Start}}
+	talks := &connection.Sketch{Entries: []connection.Entry{{Edge: connection.Edge{Peer: netip.MustParseAddr("10.0.0.1"), Port: 80, Protocol: 6}, Traffic: connection.Traffic{RxBytes: 5}}}}
+	w.Rows[0].Usage.Put(usage.NetworkRx, 5, usage.Measured)
+	w.Rows[0].Connections = talks
 	quiet.Offset += int64(time.Hour)
 	w.Offset += int64(time.Hour) // its wall clock is wrong
 	offer(t, in, "n1", m.clock(), m.batch(t, quiet, w), batch.Accepted)
@@ -38,6 +43,9 @@ func testHandovers(t *testing.T) {
 	}
 	if !slices.Equal(at, []time.Duration{0, 13 * time.Second, 20 * time.Second}) || volumes[0].VolumeUse != quiet.Volumes[0] || volumes[1].VolumeUse != w.Volumes[0] {
 		t.Errorf("volumes %+v at %v", volumes, at)
+	}
+	if cs := l.taken()[0].Connections; len(cs) != 1 || cs[0].Workload != w.Rows[0].ShortID || cs[0].Minute != m.began.Unix()/60/batch.Quarter*batch.Quarter || !slices.Equal(cs[0].Sketch.Entries, talks.Entries) {
+		t.Errorf("connections %+v", cs)
 	}
 	hs := l.taken()[0].Handovers
 	if len(hs) != 2 || hs[0].Workload == "" || hs[1].Workload != "" || hs[1].Shares[0] != share {

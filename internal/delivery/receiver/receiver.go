@@ -249,10 +249,10 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 		entry: &batch.Entry{
 			Node: node, Stream: b.Stream, Number: b.Number, Previous: b.Previous, Hash: batch.HashOf(sent), Sent: sent,
 			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by), Claimed: claimed, Boots: walltime.Places(c, sentWindows, sentBy, places),
-			Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Gaps: gaps,
+			Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Connections: cuts.Connections, Gaps: gaps,
 			Shifts: rc.newShifts(node, walltime.Shifts(now, b.Windows, by)),
 		},
-		rows:  int64(len(cuts.Minutes) + len(cuts.Nodes) + len(b.Names) + len(gaps) + 1),
+		rows:  int64(len(cuts.Minutes) + len(cuts.Nodes) + len(cuts.Connections) + len(b.Names) + len(gaps) + 1),
 		done:  make(chan batch.Result, 1),
 		queue: rc.heavy,
 	}

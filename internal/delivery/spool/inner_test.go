@@ -15,6 +15,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -255,6 +256,7 @@ func TestLatestWindow(t *testing.T) {
 			row.Usage.Put(usage.CPU, int64(7*i), usage.Measured)
 			row.Usage.Put(usage.Memory, 5, usage.Apportioned)
 			row.Has, row.Total = row.Usage.Present, row.Usage.Amount
+			row.Connections = &connection.Sketch{Missed: int64(i + 1)}
 			w.Rows = append(w.Rows, row)
 		}
 		names := []batch.Name{{ID: workload.NewID("n", workload.Path, "a"), Kind: workload.Path, Name: strings.Repeat("n", 9000) + "\xff"}, {ID: workload.NewID("n", workload.Path, "b"), Kind: workload.Path}}
@@ -278,7 +280,7 @@ func TestLatestWindow(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		b, err := wire.Decode(o.Bytes, wire.Default())
-		if err != nil || len(b.Windows) != 1 || len(b.Windows[0].Rows) != 3 || len(b.Names) != 2 || len(b.Gaps) == 0 {
+		if err != nil || len(b.Windows) != 1 || len(b.Windows[0].Rows) != 3 || len(b.Names) != 2 || len(b.Gaps) == 0 || b.Windows[0].Rows[2].Connections == nil || b.Windows[0].Rows[2].Connections.Missed != 3 {
 			t.Fatalf("%+v, %v", b, err)
 		}
 		if err := s.Close(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -42,6 +43,8 @@ type Cuts struct {
 	// minute.
 	Minutes []batch.Minute
 	Nodes   []batch.NodeMinute
+	// Connections are those of the rows by quarter and workload.
+	Connections []batch.Connections
 }
 
 // Cut cuts windows at minute edges, after it adds to the stamps of each window the
@@ -52,7 +55,7 @@ type Cuts struct {
 //	floor(total x (b - start) / length) - floor(total x (a - start) / length)
 //
 // so pieces sum to the total exactly; but traffic by class gets a few bytes less where it would be more than the traffic as
-// a whole. A peak may have been in any piece, so each
+// a whole. Connections are divided in the same way, at quarters of an hour, see [batch.Connections]. A peak may have been in any piece, so each
 // piece gets it. The parts of a node's minute still sum to its whole, since Skew has
 // the amounts that the rounding of many rows moves from one piece to the next.
 //
@@ -73,7 +76,7 @@ func Cut(ws []usage.Window, by []time.Duration) (*Cuts, error) {
 			return nil, fmt.Errorf("windows make %d rows by the minute, more than %d: %w", pieces, maxPieces, fault.ErrInvalid)
 		}
 	}
-	c := cutter{Cuts: Cuts{Windows: findEdges(ws, by, tight)}, windows: make([]window, len(ws)), parts: make([]part, 0, pieces), nodes: map[int64]int{}}
+	c := cutter{Cuts: Cuts{Windows: findEdges(ws, by, tight)}, windows: make([]window, len(ws)), parts: make([]part, 0, pieces), nodes: map[int64]int{}, talks: map[talk]*connection.Sketch{}}
 	for i := range ws {
 		if err := c.divide(i); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
@@ -87,6 +90,7 @@ func Cut(ws []usage.Window, by []time.Duration) (*Cuts, error) {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
+	c.sumConnections()
 	slices.SortFunc(c.Nodes, func(a, b batch.NodeMinute) int { return cmp.Compare(a.Minute, b.Minute) })
 	return &c.Cuts, nil
 }
@@ -145,6 +149,7 @@ type cutter struct {
 	windows []window
 	parts   []part
 	nodes   map[int64]int // where in Nodes a minute is
+	talks   map[talk]*connection.Sketch
 }
 
 // divide finds the parts of the rows of the i-th window.
@@ -167,6 +172,9 @@ func (c *cutter) divide(i int) error {
 			}
 		}
 		w.covered = max(w.covered, r.Usage.Covered)
+		if err := c.divideConnections(w, r); err != nil {
+			return err
+		}
 		if r.Usage.Present == 0 && r.Usage.Covered == 0 {
 			continue
 		}

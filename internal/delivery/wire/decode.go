@@ -55,6 +55,9 @@ func fromMessage(m *proto.Batch, l Limits) (*batch.Batch, error) {
 	if err := rowsFrom(b, m, l); err != nil {
 		return nil, fmt.Errorf("rows: %w", err)
 	}
+	if err := connectionsFrom(b.Windows, m.Connections, l); err != nil {
+		return nil, fmt.Errorf("connections: %w", err)
+	}
 	if err := machineFrom(b, m.Machine); err != nil {
 		return nil, fmt.Errorf("machine: %w", err)
 	}

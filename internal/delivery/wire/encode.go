@@ -39,6 +39,7 @@ func batchMessage(b *batch.Batch) (*proto.Batch, error) {
 		return nil, err
 	}
 	m.Volumes = volumesMessage(windows)
+	m.Connections = connectionsMessage(windows)
 	lines := linesOf(windows, m.Workloads)
 	m.Rows = tableMessage(lines, len(m.Workloads))
 	m.Rows.Workload = placeSteps(windows, lines)

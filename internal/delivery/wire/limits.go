@@ -25,12 +25,13 @@ type Limits struct {
 	Handovers int // of all windows together; also the maximum number of guests
 	Shares    int // of all handovers together
 	Volumes   int // figures of volumes, of all windows together
+	Edges     int // of connections, of all rows together
 }
 
 // Default returns the limits that agents and servers use.
 func Default() Limits {
 	return Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: batch.MaxLabels, Text: 4096, Name: 8 << 10,
-		Handovers: 20_000, Shares: 400_000, Volumes: 20_000}
+		Handovers: 20_000, Shares: 400_000, Volumes: 20_000, Edges: 200_000}
 }
 
 // checkMessageCounts counts the messages in a batch before they are decoded: an empty
@@ -40,7 +41,7 @@ func checkMessageCounts(raw []byte, l Limits) error {
 	most := map[protoreflect.Name]int{
 		"Name": l.Names, "LabelsEntry": l.Names * l.Labels, "Gap": l.Gaps, "Window": l.Windows,
 		"Handovers": 1, "Guest": l.Handovers, "Table": 2, "Shape": l.Rows, "Column": 2 * usage.Limit, "Balances": 1,
-		"VolumeUse": l.Volumes,
+		"VolumeUse": l.Volumes, "Connections": 1,
 	}
 	return countMessages(raw, proto.File_mete_proto.Messages().ByName("Batch"), most)
 }

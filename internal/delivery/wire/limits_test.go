@@ -42,7 +42,7 @@ func respell(t *testing.T, b *batch.Batch, change func(m *pb.Batch)) []byte {
 // TestDefaultLimits checks the limits that docs/formats/wire.md promises to those who write another
 // agent.
 func TestDefaultLimits(t *testing.T) {
-	want := wire.Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: 32, Text: 4096, Name: 8192, Handovers: 20_000, Shares: 400_000, Volumes: 20_000}
+	want := wire.Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: 32, Text: 4096, Name: 8192, Handovers: 20_000, Shares: 400_000, Volumes: 20_000, Edges: 200_000}
 	if d := cmp.Diff(want, wire.Default()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -59,17 +59,17 @@ func TestDecodeLimits(t *testing.T) {
 	}
 	b.Gaps = []usage.Gap{{Detail: strings.Repeat("x", 100)}, {}, {}, {}}
 	for i := range b.Windows {
-		b.Windows[i].Rows = []usage.Row{{ShortID: 1}, {ShortID: 2}}
+		b.Windows[i].Rows = []usage.Row{{ShortID: 1}, {ShortID: 2, Connections: talking().Windows[1].Rows[0].Connections}}
 		b.Windows[i].Volumes = []usage.VolumeUse{{Volume: "a"}, {Volume: "b"}}
 	}
 	sent := encode(t, b)
-	exact := wire.Limits{Sent: len(sent), Size: len(content(t, sent)), Windows: 3, Rows: 6, Names: 2, Gaps: 4, Labels: 3, Text: 100, Name: 1000, Handovers: 6, Shares: 62, Volumes: 6}
+	exact := wire.Limits{Sent: len(sent), Size: len(content(t, sent)), Windows: 3, Rows: 6, Names: 2, Gaps: 4, Labels: 3, Text: 100, Name: 1000, Handovers: 6, Shares: 62, Volumes: 6, Edges: 6}
 	if _, err := wire.Decode(sent, exact); err != nil {
 		t.Errorf("exactly what is allowed: %v", err)
 	}
 	for name, limit := range map[string]*int{
 		"bytes": &exact.Sent, "bytes in the frame": &exact.Size, "windows": &exact.Windows, "rows": &exact.Rows, "names": &exact.Names, "gaps": &exact.Gaps,
-		"labels": &exact.Labels, "bytes of a text": &exact.Text, "handovers": &exact.Handovers, "shares": &exact.Shares, "volumes": &exact.Volumes,
+		"labels": &exact.Labels, "bytes of a text": &exact.Text, "handovers": &exact.Handovers, "shares": &exact.Shares, "volumes": &exact.Volumes, "edges": &exact.Edges,
 	} {
 		*limit--
 		if _, err := wire.Decode(sent, exact); !errors.Is(err, fault.ErrInvalid) {
@@ -97,7 +97,7 @@ func TestDecodeCounts(t *testing.T) {
 	in := func(number protowire.Number, content []byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), content)
 	}
-	l := wire.Limits{Sent: 1 << 20, Size: 1 << 20, Windows: 5, Rows: 6, Names: 7, Gaps: 8, Labels: 9, Text: 10, Name: 11, Handovers: 12, Shares: 13, Volumes: 14}
+	l := wire.Limits{Sent: 1 << 20, Size: 1 << 20, Windows: 5, Rows: 6, Names: 7, Gaps: 8, Labels: 9, Text: 10, Name: 11, Handovers: 12, Shares: 13, Volumes: 14, Edges: 15}
 	for _, c := range []struct {
 		name  string
 		raw   func(n int) []byte // with n messages
@@ -112,6 +112,7 @@ func TestDecodeCounts(t *testing.T) {
 		{"balances", func(n int) []byte { return message(11, n) }, 1, false},
 		{"handovers", func(n int) []byte { return message(12, n) }, 1, false},
 		{"volumes", func(n int) []byte { return message(13, n) }, 14, false},
+		{"connections", func(n int) []byte { return message(14, n) }, 1, false},
 		{"guests", func(n int) []byte { return in(12, message(1, n)) }, 12, false},
 		{"shapes", func(n int) []byte { return in(9, message(3, n)) }, 6, false},
 		{"columns", func(n int) []byte { return in(9, message(5, n)) }, 2 * usage.Limit, false},

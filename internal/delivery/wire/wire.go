@@ -98,7 +98,7 @@ const layoutVersion = 1
 // 1970 does not fit an int64. Text is for display, so it never stops a batch: Encode
 // clips text that is longer than the limit of Default, and labels in excess; bytes
 // that are not UTF-8, and NUL, which databases do not hold, become U+FFFD. Of more figures of
-// volumes than the limit the latest ones stay.
+// volumes, or of more edges of connections, than the limit the latest ones stay.
 func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
 	m, err := batchMessage(b)
 	if err != nil {

@@ -3,6 +3,7 @@ package batch
 import (
 	"time"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -35,6 +36,8 @@ type Entry struct {
 	Handovers []TimedHandover
 	// Volumes are in the order of their windows.
 	Volumes []TimedVolume
+	// Connections are in the order of quarters and workloads, one for each.
+	Connections []Connections
 	// Unsampled is the time of windows that the time series database did not take; zero
 	// is none. It is kept with the entry, so that the samples are rebuilt.
 	Unsampled Span
@@ -73,6 +76,16 @@ type TimedHandover struct {
 type TimedVolume struct {
 	At time.Time
 	usage.VolumeUse
+}
+
+// Quarter is the number of minutes that Connections are of. A workload changes its version at the edges of quarters of an hour only.
+const Quarter = 15
+
+// Connections are with whom a workload exchanged the network traffic of a quarter of an hour (UTC), or of a part of it.
+type Connections struct {
+	Workload workload.ShortID
+	Minute   int64 // the first of the quarter, since 1970
+	Sketch   *connection.Sketch
 }
 
 // A Minute is what one workload used in a minute, or in a part of it.

@@ -11,8 +11,12 @@ package connection
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"net/netip"
 	"slices"
+
+	"mete.dev/mete/internal/model/fault"
 )
 
 // Top is how many edges of a workload are kept, of a window as of an hour.
@@ -149,4 +153,44 @@ func (s *Sketch) Sum() (sum Traffic) {
 		sum = sum.Plus(e.Traffic)
 	}
 	return sum
+}
+
+// Validate returns an error wrapping fault.ErrInvalid if s is none that agents make: it has more than [Top] edges, they are not in
+// order, an amount is negative, an error is more than Missed, or a sum does not fit.
+func (s *Sketch) Validate() error {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf(format+": %w", append(args, fault.ErrInvalid)...)
+	}
+	if len(s.Entries) > Top {
+		return invalid("%d edges, more than %d", len(s.Entries), Top)
+	}
+	if s.Missed < 0 {
+		return invalid("missed %d bytes", s.Missed)
+	}
+	left := int64(math.MaxInt64) // of what fits, for all amounts together
+	for i := range s.Entries {
+		e := &s.Entries[i]
+		switch {
+		case !e.Peer.IsValid() || e.Peer.Is4In6() || e.Peer.Zone() != "":
+			return invalid("edge %d has the peer %v", i, e.Peer)
+		case i > 0 && s.Entries[i-1].Compare(e.Edge) >= 0:
+			return invalid("edge %d is not after the previous one", i)
+		case e.Error < 0 || e.Error > s.Missed:
+			return invalid("edge %d has an error of %d, and %d are missed", i, e.Error, s.Missed)
+		}
+		for _, n := range [...]int64{e.RxBytes, e.TxBytes, e.RxPackets, e.TxPackets} {
+			if n < 0 || n > left {
+				return invalid("edge %d has %+v", i, e.Traffic)
+			}
+			left -= n
+		}
+	}
+	return nil
+}
+
+// IsWithin reports whether a valid sketch has no more than a whole, in each direction.
+func (s *Sketch) IsWithin(whole Traffic) bool {
+	n := s.Sum()
+	return n.RxBytes <= whole.RxBytes && n.TxBytes <= whole.TxBytes && n.RxPackets <= whole.RxPackets && n.TxPackets <= whole.TxPackets &&
+		(s.Missed <= whole.RxBytes || s.Missed-whole.RxBytes <= whole.TxBytes)
 }
