@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -300,6 +302,66 @@ var nodeAttempts = []attempt{
 		s.before = s.figures(t) // with what the victim sent
 		if n := s.ledger(t, "SELECT count(*) FROM volume_use WHERE bytes = 1 << 40"); n != 1 {
 			t.Errorf("%d figures of the victim", n)
+		}
+	}},
+	{"agent", "connections that no machine has, and of another node", func(t *testing.T, s *scene) {
+		n, err := s.Enroll(t, s.prodAgent, enrollFacts("talker"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := n.Boottime - 20*windowLength
+		own := n.Name("own", "own", nil)
+		send := func(of batch.Name, received int64, sketch *connection.Sketch) attack.Reply {
+			w := n.Window(at, at+windowLength, 0, of)
+			w.Rows[0].Usage.Put(usage.NetworkRx, received, usage.Measured)
+			w.Rows[0].Connections = sketch
+			at += windowLength
+			return n.Send(t, batchNames(own), w)
+		}
+		edges := func(n int, bytes int64) *connection.Sketch {
+			s := &connection.Sketch{}
+			for i := range n {
+				s.Add(connection.Edge{Peer: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}, connection.Traffic{RxBytes: bytes})
+			}
+			return s
+		}
+		negative := edges(2, 1)
+		negative.Entries[0].RxBytes = -1
+		unsure := edges(1, 1)
+		unsure.Entries[0].Error, unsure.Missed = 101, 101
+		unsorted := edges(2, 1)
+		slices.Reverse(unsorted.Entries)
+		for what, sketch := range map[string]*connection.Sketch{"21 edges": edges(connection.Top+1, 1), "more than the traffic": edges(2, 51), "negative": negative,
+			"an error beyond the traffic": unsure, "unsorted": unsorted, "a sum that does not fit": edges(2, math.MaxInt64)} {
+			if r := send(own, 100, sketch); r.Status != 400 {
+				t.Errorf("%s: %+v", what, r)
+			}
+		}
+		if n := s.ledger(t, "SELECT count(*) FROM connections"); n > 0 {
+			t.Errorf("%d rows of connections", n)
+		}
+		// New peers in each window, and the workload of another node by its number.
+		for i := range 3 {
+			sketch := edges(connection.Top, 1)
+			for k := range sketch.Entries {
+				sketch.Entries[k].Peer = netip.AddrFrom4([4]byte{10, byte(i + 1), 0, byte(k)})
+			}
+			if r := send(own, 100, sketch); r.Verdict != "taken" {
+				t.Errorf("%+v", r)
+			}
+		}
+		if r := send(s.payroll, 100, edges(1, 1)); r.Verdict != "taken" {
+			t.Errorf("%+v", r)
+		}
+		if n := s.ledger(t, fmt.Sprintf("SELECT count(*) FROM connections c JOIN workload w ON w.id = c.workload JOIN node n ON n.id = w.node WHERE n.node_id = '%s'", s.victim.ID)); n > 0 {
+			t.Errorf("%d rows of the victim's connections", n)
+		}
+		// The windows may contain the edge of an hour.
+		if n := s.ledger(t, "SELECT count(*) FROM connections"); n < 2 || n > 4 {
+			t.Errorf("%d rows of connections, want one for each hour and workload", n)
+		}
+		if n := s.ledger(t, "SELECT coalesce(max(length(sketch)), 0) FROM connections"); n == 0 || n > 20*72 {
+			t.Errorf("a sketch of %d bytes", n)
 		}
 	}},
 	{"agent", "a guest in another cluster", func(t *testing.T, s *scene) {

@@ -45,6 +45,7 @@ var undo = map[int][]string{
 	26: {"ALTER TABLE pod DROP COLUMN volume", "ALTER TABLE pod_lease DROP COLUMN volumes_ns"},
 	27: {"DROP TABLE topology"},
 	28: {"DROP TABLE volume_use", "DROP INDEX pod_volume", "ALTER TABLE pod DROP COLUMN claims", "ALTER TABLE pod DROP COLUMN released_ns"},
+	29: {"DROP TABLE connections"},
 }
 
 // uniqueWorkloads makes (node, short) unique again in table workload.

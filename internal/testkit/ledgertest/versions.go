@@ -44,6 +44,9 @@ func testVersionsDrawn(t *testing.T, dsn string) {
 		end := time.Unix(60*(r.day+6*dayMinutes), 0)
 		r.fold(end)
 		r.check("folded")
+		if findings, err := l.Check(context.Background()); err != nil || len(findings) > 0 { // of connections, which are dropped next
+			rt.Errorf("check: %v, %v", findings, err)
+		}
 		if err := l.Retain(context.Background(), end); err != nil {
 			rt.Fatal(err)
 		}
@@ -229,6 +232,7 @@ func (r *versionRound) use(minutes, ago int64) {
 		for m := first; m < first+minutes; m += rapid.Int64Range(1, 20).Draw(r.T, "next") {
 			u := usage.Usage{Covered: time.Minute}
 			u.Put(usage.CPU, rapid.Int64Range(1, 1e9).Draw(r.T, "ns"), usage.Measured)
+			u.Put(usage.NetworkRx, 10, usage.Measured)
 			rows = append(rows, batch.Minute{Workload: w.short, Minute: m, Usage: u})
 		}
 	}
@@ -241,7 +245,7 @@ func (r *versionRound) use(minutes, ago int64) {
 func (r *versionRound) send(names []batch.Name, rows []batch.Minute) {
 	through := r.now
 	e := &batch.Entry{Node: r.node, Stream: batch.Stream(fmt.Appendf(nil, "%-16s", r.node)[:16]), Number: r.mark.Next, Previous: r.mark.Last, Boot: "boot",
-		Names: names, Minutes: rows, Through: through, Sent: fmt.Append(nil, r.mark.Next)}
+		Names: names, Minutes: rows, Connections: connectionsOf(rows), Through: through, Sent: fmt.Append(nil, r.mark.Next)}
 	e.Hash = batch.HashOf(e.Sent)
 	r.mark = batch.Mark{Next: r.mark.Next + 1, Last: e.Hash}
 	whole := map[int64]int64{}

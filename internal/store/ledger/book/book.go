@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
@@ -94,6 +95,7 @@ type booking struct {
 	usageRows    schema.Pending
 	nodeRows     schema.Pending
 	guests       map[int64]*guest // of which rows may have to be moved
+	talks        map[talkKey]*connection.Sketch
 }
 
 // A bookedNode is a node that sent an entry.
@@ -126,7 +128,7 @@ func (k *Booker) newBooking(t *db.Tx, now time.Time) *booking {
 
 func (k *Booker) bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 	b := k.newBooking(t, time.Now())
-	b.usageRows, b.nodeRows, b.guests = schema.NewPending(schema.UsageLayout), schema.NewPending(schema.NodeLayout), map[int64]*guest{}
+	b.usageRows, b.nodeRows, b.guests, b.talks = schema.NewPending(schema.UsageLayout), schema.NewPending(schema.NodeLayout), map[int64]*guest{}, map[talkKey]*connection.Sketch{}
 	for i, e := range es {
 		var err error
 		if results[i], err = b.bookEntry(e); err != nil {
@@ -287,7 +289,7 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 			return nil, err
 		}
 	}
-	return nameless, errors.Join(b.bookHandovers(e, n), b.bookUsed(e, n))
+	return nameless, errors.Join(b.bookHandovers(e, n), b.bookUsed(e, n), b.bookConnections(e, n))
 }
 
 // findNode returns the node that sent an entry.
@@ -356,7 +358,10 @@ func (b *booking) flush() error {
 	if err := b.addRows(b.usageRows); err != nil {
 		return err
 	}
-	return b.addRows(b.nodeRows)
+	if err := b.addRows(b.nodeRows); err != nil {
+		return err
+	}
+	return b.flushConnections()
 }
 
 // addRows writes rows of minutes, and adds late ones to the hours and days that contain them.

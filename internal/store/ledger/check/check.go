@@ -95,6 +95,7 @@ func (c *Checker) Check(ctx context.Context) (lines []string, err error) {
 //   - balance: for each node and minute (or hour or day, where only these are kept), whole + skew is
 //     the sum of the rows
 //   - classes: network traffic by class is at most all of it, in the same rows
+//   - connections: those of an hour can be read, and have at most its network traffic
 //   - hour, day: a row is the sum of the finer ones, where these are kept
 //   - groups: those of a day sum to the day's rows
 //   - orphan: each row refers to rows that exist

@@ -245,7 +245,10 @@ func (c *checkRun) checkBalance(r schema.Range) error {
 	if err := c.reportFaults("balance", schema.NodeLayout, &found, true); err != nil {
 		return err
 	}
-	return c.checkClasses(r)
+	if err := c.checkClasses(r); err != nil || r.Level == schema.Days {
+		return err
+	}
+	return c.checkConnections(r)
 }
 
 // isSaturated reports whether a column has the largest amount that a row can hold.
