@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
-	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
@@ -95,7 +94,7 @@ type booking struct {
 	usageRows    schema.Pending
 	nodeRows     schema.Pending
 	guests       map[int64]*guest // of which rows may have to be moved
-	talks        map[talkKey]*connection.Sketch
+	connections  Sketches
 }
 
 // A bookedNode is a node that sent an entry.
@@ -128,7 +127,7 @@ func (k *Booker) newBooking(t *db.Tx, now time.Time) *booking {
 
 func (k *Booker) bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 	b := k.newBooking(t, time.Now())
-	b.usageRows, b.nodeRows, b.guests, b.talks = schema.NewPending(schema.UsageLayout), schema.NewPending(schema.NodeLayout), map[int64]*guest{}, map[talkKey]*connection.Sketch{}
+	b.usageRows, b.nodeRows, b.guests, b.connections = schema.NewPending(schema.UsageLayout), schema.NewPending(schema.NodeLayout), map[int64]*guest{}, Sketches{}
 	for i, e := range es {
 		var err error
 		if results[i], err = b.bookEntry(e); err != nil {

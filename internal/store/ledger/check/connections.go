@@ -9,23 +9,20 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A talk is an hour of a version of a workload.
-type talk struct{ minute, workload int64 }
-
 // checkConnections checks that the connections of each hour and version of a workload can be read, and have at most the network traffic of
 // its rows, which a range has at the level of minutes or hours.
 func (c *checkRun) checkConnections(r schema.Range) error {
 	var found faults
-	sketches, wholes := map[talk]*connection.Sketch{}, map[talk]connection.Traffic{}
+	sketches, wholes := map[schema.RowKey]*connection.Sketch{}, map[schema.RowKey]connection.Traffic{}
 	err := db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
-		var k talk
+		var k schema.RowKey
 		var b []byte
-		if err := scan(&k.minute, &k.workload, &b); err != nil {
+		if err := scan(&k.Minute, &k.ID, &b); err != nil {
 			return err
 		}
 		s, err := connection.Decode(b)
 		if err != nil {
-			found.add(k.workload, c.span(schema.Hours, k.minute, err.Error()))
+			found.add(k.ID, c.span(schema.Hours, k.Minute, err.Error()))
 			return nil
 		}
 		sketches[k] = s
@@ -36,13 +33,13 @@ func (c *checkRun) checkConnections(r schema.Range) error {
 	}
 	if len(sketches) > 0 {
 		err = db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
-			var k talk
+			var k schema.RowKey
 			var n connection.Traffic
-			if err := scan(&k.minute, &k.workload, &n.RxBytes, &n.TxBytes, &n.RxPackets, &n.TxPackets); err != nil {
+			if err := scan(&k.Minute, &k.ID, &n.RxBytes, &n.TxBytes, &n.RxPackets, &n.TxPackets); err != nil {
 				return err
 			}
-			k.minute -= k.minute % schema.Hours.Width()
-			if k.workload, _ = schema.SplitKey(k.workload); sketches[k] != nil {
+			k.Minute -= k.Minute % schema.Hours.Width()
+			if k.ID, _ = schema.SplitKey(k.ID); sketches[k] != nil {
 				wholes[k] = saturatedSum(wholes[k], n)
 			}
 			return nil
@@ -53,7 +50,7 @@ func (c *checkRun) checkConnections(r schema.Range) error {
 	}
 	for k, s := range sketches {
 		if whole := wholes[k]; !s.IsWithin(whole) {
-			found.add(k.workload, c.span(schema.Hours, k.minute, fmt.Sprintf("the edges have %+v, all traffic is %+v", s.Sum(), whole)))
+			found.add(k.ID, c.span(schema.Hours, k.Minute, fmt.Sprintf("the edges have %+v, all traffic is %+v", s.Sum(), whole)))
 		}
 	}
 	return c.reportFaults("connections", schema.UsageLayout, &found, true)

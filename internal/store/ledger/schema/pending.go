@@ -13,6 +13,11 @@ import (
 // A RowKey identifies a row of a table.
 type RowKey struct{ Minute, ID int64 }
 
+// Compare orders keys as the tables are ordered.
+func (k RowKey) Compare(o RowKey) int {
+	return cmp.Or(cmp.Compare(k.Minute, o.Minute), cmp.Compare(k.ID, o.ID))
+}
+
 // Pending holds rows of a layout to be written, one for each key.
 type Pending struct {
 	Layout *Layout
@@ -56,9 +61,7 @@ func AddInts(a, b int64) (sum int64, fits bool) { return a + b, (a+b >= a) == (b
 
 // SortedKeys returns the keys in table order.
 func (p Pending) SortedKeys() []RowKey {
-	return slices.SortedFunc(maps.Keys(p.Rows), func(a, b RowKey) int {
-		return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.ID, b.ID))
-	})
+	return slices.SortedFunc(maps.Keys(p.Rows), RowKey.Compare)
 }
 
 // AddSaturating adds a row to another; sums saturate, as when days are folded.
