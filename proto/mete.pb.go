@@ -1385,14 +1385,14 @@ func (x *VolumeUse) GetAt() uint64 {
 	return 0
 }
 
-// Connections are with whom workloads exchanged the network traffic of rows: the largest edges of each. An edge is all
+// Connections are with whom workloads exchanged the network traffic of rows, which are those of a batch or of states: the largest edges of each. An edge is all
 // connections with a peer to one port, of the end that listens. A column of which it says so is empty where it is of zeros.
 type Connections struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Peers  []byte                 `protobuf:"bytes,1,opt,name=peers,proto3" json:"peers,omitempty"`    // IPv4 addresses of 4 bytes
 	Peers6 []byte                 `protobuf:"bytes,15,opt,name=peers6,proto3" json:"peers6,omitempty"` // IPv6 addresses of 16 bytes
-	// One for each row with connections, in the order of Batch.rows.
-	Rows   []uint32 `protobuf:"varint,2,rep,packed,name=rows,proto3" json:"rows,omitempty"`     // its place in Batch.rows, counted from the place after that of the previous one
+	// One for each row with connections, in the order of the rows.
+	Rows   []uint32 `protobuf:"varint,2,rep,packed,name=rows,proto3" json:"rows,omitempty"`     // its place in the rows, counted from the place after that of the previous one
 	Edges  []uint32 `protobuf:"varint,3,rep,packed,name=edges,proto3" json:"edges,omitempty"`   // how many of the edges are its
 	Missed []uint64 `protobuf:"varint,4,rep,packed,name=missed,proto3" json:"missed,omitempty"` // the most bytes that an edge may have had that is none of these; may be empty
 	// One for each edge: in a row by peer, port, protocol, listens and class, ascending.

@@ -40,6 +40,7 @@ type States struct {
 	Gaps          []*StateGap            `protobuf:"bytes,9,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	Shifts        []*StateShift          `protobuf:"bytes,10,rep,name=shifts,proto3" json:"shifts,omitempty"`
 	Nestings      []*StateNesting        `protobuf:"bytes,11,rep,name=nestings,proto3" json:"nestings,omitempty"`
+	Connections   *StateConnections      `protobuf:"bytes,13,opt,name=connections,proto3" json:"connections,omitempty"`
 	Within        bool                   `protobuf:"varint,12,opt,name=within,proto3" json:"within,omitempty"` // rows say within which node they are; if not, all of a nested day are within its host
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -148,6 +149,13 @@ func (x *States) GetShifts() []*StateShift {
 func (x *States) GetNestings() []*StateNesting {
 	if x != nil {
 		return x.Nestings
+	}
+	return nil
+}
+
+func (x *States) GetConnections() *StateConnections {
+	if x != nil {
+		return x.Connections
 	}
 	return nil
 }
@@ -857,6 +865,67 @@ func (x *StateGap) GetBooked() int64 {
 	return 0
 }
 
+// StateConnections are those of workloads, by the hour.
+type StateConnections struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Minute        []int64                `protobuf:"zigzag64,1,rep,packed,name=minute,proto3" json:"minute,omitempty"`   // the hour's first, since 1970; counted from that of the one before
+	Workload      []uint32               `protobuf:"varint,2,rep,packed,name=workload,proto3" json:"workload,omitempty"` // its place in States.workloads
+	Edges         *Connections           `protobuf:"bytes,3,opt,name=edges,proto3" json:"edges,omitempty"`               // whose rows are these
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateConnections) Reset() {
+	*x = StateConnections{}
+	mi := &file_states_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateConnections) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateConnections) ProtoMessage() {}
+
+func (x *StateConnections) ProtoReflect() protoreflect.Message {
+	mi := &file_states_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateConnections.ProtoReflect.Descriptor instead.
+func (*StateConnections) Descriptor() ([]byte, []int) {
+	return file_states_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StateConnections) GetMinute() []int64 {
+	if x != nil {
+		return x.Minute
+	}
+	return nil
+}
+
+func (x *StateConnections) GetWorkload() []uint32 {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *StateConnections) GetEdges() *Connections {
+	if x != nil {
+		return x.Edges
+	}
+	return nil
+}
+
 // A StateShift says that windows of a node were stored at another time than
 // their stamps say.
 type StateShift struct {
@@ -872,7 +941,7 @@ type StateShift struct {
 
 func (x *StateShift) Reset() {
 	*x = StateShift{}
-	mi := &file_states_proto_msgTypes[9]
+	mi := &file_states_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +953,7 @@ func (x *StateShift) String() string {
 func (*StateShift) ProtoMessage() {}
 
 func (x *StateShift) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[9]
+	mi := &file_states_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +966,7 @@ func (x *StateShift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateShift.ProtoReflect.Descriptor instead.
 func (*StateShift) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{9}
+	return file_states_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StateShift) GetNode() uint32 {
@@ -940,7 +1009,7 @@ var File_states_proto protoreflect.FileDescriptor
 const file_states_proto_rawDesc = "" +
 	"\n" +
 	"\fstates.proto\x12\amete.v1\x1a\n" +
-	"mete.proto\"\xbc\x03\n" +
+	"mete.proto\"\xf9\x03\n" +
 	"\x06States\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -953,7 +1022,8 @@ const file_states_proto_rawDesc = "" +
 	"\x04gaps\x18\t \x03(\v2\x11.mete.v1.StateGapR\x04gaps\x12+\n" +
 	"\x06shifts\x18\n" +
 	" \x03(\v2\x13.mete.v1.StateShiftR\x06shifts\x121\n" +
-	"\bnestings\x18\v \x03(\v2\x15.mete.v1.StateNestingR\bnestings\x12\x16\n" +
+	"\bnestings\x18\v \x03(\v2\x15.mete.v1.StateNestingR\bnestings\x12;\n" +
+	"\vconnections\x18\r \x01(\v2\x19.mete.v1.StateConnectionsR\vconnections\x12\x16\n" +
 	"\x06within\x18\f \x01(\bR\x06within\"\xbb\x02\n" +
 	"\tStateNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -1018,7 +1088,11 @@ const file_states_proto_rawDesc = "" +
 	"\bStateGap\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x1e\n" +
 	"\x03gap\x18\x02 \x01(\v2\f.mete.v1.GapR\x03gap\x12\x16\n" +
-	"\x06booked\x18\x03 \x01(\x12R\x06booked\"h\n" +
+	"\x06booked\x18\x03 \x01(\x12R\x06booked\"r\n" +
+	"\x10StateConnections\x12\x16\n" +
+	"\x06minute\x18\x01 \x03(\x12R\x06minute\x12\x1a\n" +
+	"\bworkload\x18\x02 \x03(\rR\bworkload\x12*\n" +
+	"\x05edges\x18\x03 \x01(\v2\x14.mete.v1.ConnectionsR\x05edges\"h\n" +
 	"\n" +
 	"StateShift\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
@@ -1039,20 +1113,22 @@ func file_states_proto_rawDescGZIP() []byte {
 	return file_states_proto_rawDescData
 }
 
-var file_states_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_states_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_states_proto_goTypes = []any{
-	(*States)(nil),        // 0: mete.v1.States
-	(*StateNode)(nil),     // 1: mete.v1.StateNode
-	(*StateHost)(nil),     // 2: mete.v1.StateHost
-	(*StateNesting)(nil),  // 3: mete.v1.StateNesting
-	(*StateWorkload)(nil), // 4: mete.v1.StateWorkload
-	(*StateRun)(nil),      // 5: mete.v1.StateRun
-	(*StateTable)(nil),    // 6: mete.v1.StateTable
-	(*StateColumn)(nil),   // 7: mete.v1.StateColumn
-	(*StateGap)(nil),      // 8: mete.v1.StateGap
-	(*StateShift)(nil),    // 9: mete.v1.StateShift
-	(*Name)(nil),          // 10: mete.v1.Name
-	(*Gap)(nil),           // 11: mete.v1.Gap
+	(*States)(nil),           // 0: mete.v1.States
+	(*StateNode)(nil),        // 1: mete.v1.StateNode
+	(*StateHost)(nil),        // 2: mete.v1.StateHost
+	(*StateNesting)(nil),     // 3: mete.v1.StateNesting
+	(*StateWorkload)(nil),    // 4: mete.v1.StateWorkload
+	(*StateRun)(nil),         // 5: mete.v1.StateRun
+	(*StateTable)(nil),       // 6: mete.v1.StateTable
+	(*StateColumn)(nil),      // 7: mete.v1.StateColumn
+	(*StateGap)(nil),         // 8: mete.v1.StateGap
+	(*StateConnections)(nil), // 9: mete.v1.StateConnections
+	(*StateShift)(nil),       // 10: mete.v1.StateShift
+	(*Name)(nil),             // 11: mete.v1.Name
+	(*Gap)(nil),              // 12: mete.v1.Gap
+	(*Connections)(nil),      // 13: mete.v1.Connections
 }
 var file_states_proto_depIdxs = []int32{
 	1,  // 0: mete.v1.States.nodes:type_name -> mete.v1.StateNode
@@ -1060,18 +1136,20 @@ var file_states_proto_depIdxs = []int32{
 	6,  // 2: mete.v1.States.rows:type_name -> mete.v1.StateTable
 	6,  // 3: mete.v1.States.node_rows:type_name -> mete.v1.StateTable
 	8,  // 4: mete.v1.States.gaps:type_name -> mete.v1.StateGap
-	9,  // 5: mete.v1.States.shifts:type_name -> mete.v1.StateShift
+	10, // 5: mete.v1.States.shifts:type_name -> mete.v1.StateShift
 	3,  // 6: mete.v1.States.nestings:type_name -> mete.v1.StateNesting
-	2,  // 7: mete.v1.StateNode.host:type_name -> mete.v1.StateHost
-	10, // 8: mete.v1.StateWorkload.name:type_name -> mete.v1.Name
-	5,  // 9: mete.v1.StateWorkload.run:type_name -> mete.v1.StateRun
-	7,  // 10: mete.v1.StateTable.columns:type_name -> mete.v1.StateColumn
-	11, // 11: mete.v1.StateGap.gap:type_name -> mete.v1.Gap
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	9,  // 7: mete.v1.States.connections:type_name -> mete.v1.StateConnections
+	2,  // 8: mete.v1.StateNode.host:type_name -> mete.v1.StateHost
+	11, // 9: mete.v1.StateWorkload.name:type_name -> mete.v1.Name
+	5,  // 10: mete.v1.StateWorkload.run:type_name -> mete.v1.StateRun
+	7,  // 11: mete.v1.StateTable.columns:type_name -> mete.v1.StateColumn
+	12, // 12: mete.v1.StateGap.gap:type_name -> mete.v1.Gap
+	13, // 13: mete.v1.StateConnections.edges:type_name -> mete.v1.Connections
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_states_proto_init() }
@@ -1087,7 +1165,7 @@ func file_states_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_states_proto_rawDesc), len(file_states_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

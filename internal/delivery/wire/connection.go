@@ -13,7 +13,6 @@ import (
 // connectionsMessage puts the connections of all rows into columns; it is nil without any. Of more edges than the limit, those of the
 // latest rows stay.
 func connectionsMessage(windows []usage.Window) *proto.Connections {
-	m := &proto.Connections{}
 	left := Default().Edges
 	first := 0 // row whose connections stay
 	for i := range windows {
@@ -28,21 +27,33 @@ func connectionsMessage(windows []usage.Window) *proto.Connections {
 		}
 		return left >= 0
 	})
-	var peers []netip.Addr
-	var kept []*connection.Sketch
-	n, next := 0, 0
+	var kept []*connection.Sketch // nil for other rows
 	for i := range windows {
 		for j := range windows[i].Rows {
-			if s := windows[i].Rows[j].Connections; s != nil && n >= first {
-				for k := range s.Entries {
-					peers = append(peers, s.Entries[k].Peer)
-				}
-				kept = append(kept, s)
-				m.Rows, m.Edges, m.Missed = append(m.Rows, uint32(n-next)), append(m.Edges, uint32(len(s.Entries))), append(m.Missed, uint64(s.Missed))
-				next = n + 1
+			s := windows[i].Rows[j].Connections
+			if len(kept) < first {
+				s = nil
 			}
-			n++
+			kept = append(kept, s)
 		}
+	}
+	return sketchesMessage(kept)
+}
+
+// sketchesMessage puts the connections of rows, which are nil where a row has none, into columns; it is nil without any.
+func sketchesMessage(rows []*connection.Sketch) *proto.Connections {
+	m := &proto.Connections{}
+	var peers []netip.Addr
+	next := 0
+	for i, s := range rows {
+		if s == nil {
+			continue
+		}
+		for k := range s.Entries {
+			peers = append(peers, s.Entries[k].Peer)
+		}
+		m.Rows, m.Edges, m.Missed = append(m.Rows, uint32(i-next)), append(m.Edges, uint32(len(s.Entries))), append(m.Missed, uint64(s.Missed))
+		next = i + 1
 	}
 	if len(m.Rows) == 0 {
 		return nil
@@ -56,8 +67,8 @@ func connectionsMessage(windows []usage.Window) *proto.Connections {
 			m.Peers6 = append(m.Peers6, p.AsSlice()...)
 		}
 	}
-	for _, s := range kept {
-		for i := range s.Entries {
+	for _, s := range rows {
+		for i := 0; s != nil && i < len(s.Entries); i++ {
 			appendEdge(m, &s.Entries[i], peers)
 		}
 	}
@@ -90,6 +101,17 @@ func appendEdge(m *proto.Connections, e *connection.Entry, peers []netip.Addr) {
 
 // connectionsFrom reads the connections of the rows of windows.
 func connectionsFrom(windows []usage.Window, m *proto.Connections, l Limits) error {
+	var rows []*usage.Row
+	for i := range windows {
+		for j := range windows[i].Rows {
+			rows = append(rows, &windows[i].Rows[j])
+		}
+	}
+	return sketchesFrom(m, len(rows), l, func(row int, s *connection.Sketch) { rows[row].Connections = s })
+}
+
+// sketchesFrom calls put for the connections of each of a number of rows that has some.
+func sketchesFrom(m *proto.Connections, rows int, l Limits, put func(row int, s *connection.Sketch)) error {
 	if m == nil {
 		return nil
 	}
@@ -102,12 +124,6 @@ func connectionsFrom(windows []usage.Window, m *proto.Connections, l Limits) err
 	}
 	for b := range slices.Chunk(m.Peers6, 16) {
 		peers = append(peers, netip.AddrFrom16([16]byte(b)))
-	}
-	var rows []*usage.Row
-	for i := range windows {
-		for j := range windows[i].Rows {
-			rows = append(rows, &windows[i].Rows[j])
-		}
 	}
 	entries := make([]connection.Entry, len(m.Peer))
 	for i := range entries {
@@ -127,8 +143,8 @@ func connectionsFrom(windows []usage.Window, m *proto.Connections, l Limits) err
 	}
 	place := int64(-1)
 	for i, n := range m.Edges {
-		if place += 1 + int64(m.Rows[i]); place >= int64(len(rows)) {
-			return invalid("sketch %d is of row %d of %d", i, place, len(rows))
+		if place += 1 + int64(m.Rows[i]); place >= int64(rows) {
+			return invalid("sketch %d is of row %d of %d", i, place, rows)
 		}
 		if int64(n) > int64(len(entries)) {
 			return invalid("row %d has %d edges, %d are left", place, n, len(entries))
@@ -138,7 +154,7 @@ func connectionsFrom(windows []usage.Window, m *proto.Connections, l Limits) err
 		if err := s.Validate(); err != nil {
 			return invalid("row %d: %v", place, err)
 		}
-		rows[place].Connections = s
+		put(int(place), s)
 	}
 	if len(entries) > 0 {
 		return invalid("%d edges are of no row", len(entries))

@@ -127,6 +127,8 @@ func TestDecodeCounts(t *testing.T) {
 		{"content of gaps", func(n int) []byte { return in(9, message(2, n)) }, 8, true},
 		{"shifts", func(n int) []byte { return message(10, n) }, 8, true},
 		{"nestings", func(n int) []byte { return message(11, n) }, 7, true},
+		{"connections of states", func(n int) []byte { return message(13, n) }, 1, true},
+		{"edges of states", func(n int) []byte { return in(13, message(3, n)) }, 1, true},
 	} {
 		tooMany := func(n int) bool {
 			sent := frame(t, c.raw(n))
@@ -428,17 +430,25 @@ func TestDecodeStatesTexts(t *testing.T) {
 		change func(m *pb.States)
 		want   error
 	}{
-		"layout 2":     {func(m *pb.States) { m.Version = 2 }, nil},
-		"layout 3":     {func(m *pb.States) { m.Version = 3 }, nil},
-		"layout 4":     {func(m *pb.States) { m.Version = 4 }, wire.ErrNewer},
-		"no layout":    {func(m *pb.States) { m.Version = 0 }, fault.ErrInvalid},
-		"most CPUs":    {func(m *pb.States) { m.Nodes[0].Cpus = math.MaxInt32 }, nil},
-		"more CPUs":    {func(m *pb.States) { m.Nodes[0].Cpus = math.MaxInt32 + 1 }, fault.ErrInvalid},
-		"empty gap":    {func(m *pb.States) { m.Gaps[0].Gap = nil }, fault.ErrInvalid},
-		"id of a name": {func(m *pb.States) { m.Workloads[0].Name.Id = nil }, fault.ErrInvalid},
-		"last level":   {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 2}} }, nil},
-		"no such node": {func(m *pb.States) { m.Gaps[0].Node = 1 }, fault.ErrInvalid},
-		"next level":   {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 3}} }, fault.ErrInvalid},
+		"layout 2":                {func(m *pb.States) { m.Version = 2 }, nil},
+		"layout 3":                {func(m *pb.States) { m.Version = 3 }, nil},
+		"layout 4":                {func(m *pb.States) { m.Version = 4 }, wire.ErrNewer},
+		"no layout":               {func(m *pb.States) { m.Version = 0 }, fault.ErrInvalid},
+		"most CPUs":               {func(m *pb.States) { m.Nodes[0].Cpus = math.MaxInt32 }, nil},
+		"more CPUs":               {func(m *pb.States) { m.Nodes[0].Cpus = math.MaxInt32 + 1 }, fault.ErrInvalid},
+		"empty gap":               {func(m *pb.States) { m.Gaps[0].Gap = nil }, fault.ErrInvalid},
+		"id of a name":            {func(m *pb.States) { m.Workloads[0].Name.Id = nil }, fault.ErrInvalid},
+		"last level":              {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 2}} }, nil},
+		"no such node":            {func(m *pb.States) { m.Gaps[0].Node = 1 }, fault.ErrInvalid},
+		"next level":              {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 3}} }, fault.ErrInvalid},
+		"as many hours":           {func(m *pb.States) { m.Connections = hours(200_000, 200_000) }, nil},
+		"more hours":              {func(m *pb.States) { m.Connections = hours(200_001, 200_001) }, fault.ErrInvalid},
+		"an hour of no workload":  {func(m *pb.States) { m.Connections = hours(2, 1) }, fault.ErrInvalid},
+		"a workload without hour": {func(m *pb.States) { m.Connections = hours(1, 2) }, fault.ErrInvalid},
+		"edges of the next hour": {func(m *pb.States) {
+			m.Connections = hours(1, 1)
+			m.Connections.Edges = &pb.Connections{Rows: []uint32{1}, Edges: []uint32{0}}
+		}, fault.ErrInvalid},
 	} {
 		if err := decodePage(c.change); !errors.Is(err, c.want) || c.want == nil && err != nil {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
@@ -453,6 +463,11 @@ func TestDecodeStatesTexts(t *testing.T) {
 			t.Errorf("covered for %d ms: %v", ms, err)
 		}
 	}
+}
+
+// hours returns connections of some hours and workloads, without edges.
+func hours(hours, workloads int) *pb.StateConnections {
+	return &pb.StateConnections{Minute: make([]int64, hours), Workload: make([]uint32, workloads)}
 }
 
 // TestEncodeStatesRefuses checks what of a page cannot be encoded.

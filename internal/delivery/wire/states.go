@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
@@ -93,6 +94,7 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 	for _, n := range p.Nestings {
 		m.Nestings = append(m.Nestings, &pb.StateNesting{Node: uint32(n.Node), Host: uint32(n.Host + 1), Workload: uint32(n.Workload + 1), Minute: n.Minute})
 	}
+	m.Connections = stateConnectionsMessage(p)
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return dst, fmt.Errorf("page: %w", err)
@@ -132,6 +134,7 @@ func DecodeStates(src []byte, l Limits) (*replica.Page, error) {
 		"StateNode": l.Names, "StateWorkload": l.Names, "Name": l.Names, "LabelsEntry": l.Names * l.Labels,
 		"StateTable": 6, "StateColumn": 6 * 64, "StateGap": l.Gaps, "Gap": l.Gaps, "StateShift": l.Gaps,
 		"StateHost": l.Names, "StateNesting": l.Names, "StateRun": l.Names,
+		"StateConnections": 1, "Connections": 1,
 	}
 	if err := countMessages(raw, pb.File_states_proto.Messages().ByName("States"), most); err != nil {
 		return nil, fmt.Errorf("page: %w", err)
@@ -216,7 +219,43 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 	for _, n := range m.Nestings {
 		p.Nestings = append(p.Nestings, replica.Nesting{Node: int(n.Node), Host: int(n.Host) - 1, Workload: int(n.Workload) - 1, Minute: n.Minute})
 	}
+	if err := stateConnectionsFrom(p, m.Connections, l); err != nil {
+		return nil, fmt.Errorf("connections: %w", err)
+	}
 	return p, tablesFrom(p, m, l)
+}
+
+// stateConnectionsMessage is nil where a page has no connections.
+func stateConnectionsMessage(p *replica.Page) *pb.StateConnections {
+	if len(p.Connections) == 0 {
+		return nil
+	}
+	m, last := &pb.StateConnections{}, int64(0)
+	var rows []*connection.Sketch
+	for i := range p.Connections {
+		c := &p.Connections[i]
+		m.Minute, m.Workload, last = append(m.Minute, c.Minute-last), append(m.Workload, uint32(c.Workload)), c.Minute
+		rows = append(rows, c.Sketch)
+	}
+	m.Edges = sketchesMessage(rows)
+	return m
+}
+
+// stateConnectionsFrom reads the connections of a page; nil is none.
+func stateConnectionsFrom(p *replica.Page, m *pb.StateConnections, l Limits) error {
+	if m == nil {
+		return nil
+	}
+	n := len(m.Minute)
+	if len(m.Workload) != n || n > l.Edges {
+		return invalid("%d workloads for %d hours", len(m.Workload), n)
+	}
+	var last int64
+	for i := range n {
+		last += m.Minute[i]
+		p.Connections = append(p.Connections, replica.Connections{Minute: last, Workload: int(m.Workload[i]), Sketch: &connection.Sketch{}})
+	}
+	return sketchesFrom(m.Edges, n, l, func(row int, s *connection.Sketch) { p.Connections[row].Sketch = s })
 }
 
 // runFrom returns the run that a message describes; nil is none.

@@ -2,17 +2,20 @@ package wire_test
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/klauspost/compress/zstd"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
@@ -128,12 +131,20 @@ func TestStates(t *testing.T) {
 				p.NodeRows[i].Within = within()
 			}
 		}
+		for range rapid.IntRange(0, 3).Draw(t, "connections") {
+			s := &connection.Sketch{Missed: rapid.Int64Range(0, 1000).Draw(t, "missed")}
+			for range rapid.IntRange(0, 3).Draw(t, "edges") {
+				peer := netip.AddrFrom4([4]byte{10, 0, 0, rapid.Byte().Draw(t, "peer")})
+				s.Add(connection.Edge{Peer: peer, Port: rapid.Uint16().Draw(t, "port"), Protocol: 6, Class: 2}, connection.Traffic{RxBytes: 5, TxPackets: 1})
+			}
+			p.Connections = append(p.Connections, replica.Connections{Minute: 60 * rapid.Int64Range(0, 1000).Draw(t, "hour"), Workload: rapid.IntRange(0, len(p.Workloads)-1).Draw(t, "of"), Sketch: s})
+		}
 		sent, err := wire.EncodeStates(nil, p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := wire.DecodeStates(sent, wire.Default())
-		if diff := cmp.Diff(p, got); err != nil || diff != "" {
+		if diff := cmp.Diff(p, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Fatalf("%v, (-sent +got):\n%s", err, diff)
 		}
 		if _, err := wire.DecodeStates(sent[:rapid.IntRange(0, len(sent)-1).Draw(t, "cut")], wire.Default()); !errors.Is(err, fault.ErrInvalid) {

@@ -4,15 +4,19 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base32"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/workload"
 )
 
 // Mask replaces all names in a page. Names by which rows are grouped get a pseudonym, which is the
 // same for the same name of one kind and cannot be reversed or tested without the secret; paths,
-// keys, labels and free text are removed. Ids stay: they are random, or hashes of random values. So
+// keys, labels and free text are removed. So do addresses of peers: their pseudonyms are addresses for documentation (2001:db8::/32),
+// which no machine has. Ids stay: they are random, or hashes of random values. So
 // do kinds, the names of idle and system, and that a workload only has what a pod reserves.
 func (p *Page) Mask(secret []byte) {
 	m := masker(secret)
@@ -49,6 +53,15 @@ func (p *Page) Mask(secret []byte) {
 	for i := range p.Shifts {
 		p.Shifts[i].Boot = m.mask("boot", p.Shifts[i].Boot)
 	}
+	for i := range p.Connections {
+		c := &p.Connections[i]
+		s := &connection.Sketch{Entries: slices.Clone(c.Sketch.Entries), Missed: c.Sketch.Missed}
+		for j := range s.Entries {
+			s.Entries[j].Peer = m.maskPeer(s.Entries[j].Peer)
+		}
+		slices.SortFunc(s.Entries, func(a, b connection.Entry) int { return a.Compare(b.Edge) })
+		c.Sketch = s
+	}
 }
 
 // Pseudonym returns what Mask makes of a name of some kind.
@@ -63,7 +76,18 @@ func (m masker) mask(kind, name string) string {
 	if name == "" {
 		return ""
 	}
+	return "p-" + letters.EncodeToString(m.hash(kind, name)[:10]) // 80 bits: no collisions among a billion names
+}
+
+// maskPeer returns a pseudonym of an address.
+func (m masker) maskPeer(peer netip.Addr) netip.Addr {
+	a := [16]byte{0x20, 0x01, 0x0d, 0xb8}
+	copy(a[4:], m.hash("peer", peer.String()))
+	return netip.AddrFrom16(a)
+}
+
+func (m masker) hash(kind, name string) []byte {
 	h := hmac.New(sha256.New, m)
 	h.Write([]byte(kind + "\x00" + name))
-	return "p-" + letters.EncodeToString(h.Sum(nil)[:10]) // 80 bits: no collisions among a billion names
+	return h.Sum(nil)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
@@ -83,6 +84,8 @@ type Page struct {
 	Gaps      []Gap
 	Shifts    []Shift
 	Nestings  []Nesting
+	// Connections are those of hours that are folded. A server of an earlier version ignores them.
+	Connections []Connections
 	// Within says that rows state which node they are within. If not, the source is of an earlier
 	// version, and all rows of the days in Nestings are.
 	Within bool
@@ -101,7 +104,7 @@ func (p *Page) SaysVersions() bool {
 
 // Empty reports whether the page has no records.
 func (p *Page) Empty() bool {
-	return len(p.Nodes)+len(p.Workloads)+len(p.Rows)+len(p.NodeRows)+len(p.Gaps)+len(p.Shifts)+len(p.Nestings) == 0
+	return len(p.Nodes)+len(p.Workloads)+len(p.Rows)+len(p.NodeRows)+len(p.Gaps)+len(p.Shifts)+len(p.Nestings)+len(p.Connections) == 0
 }
 
 // A Node is the state of a node.
@@ -159,6 +162,13 @@ type NodeRow struct {
 	Node       int // in Page.Nodes
 	Within     int // as in Row
 	batch.NodeMinute
+}
+
+// Connections are those of a workload in an hour.
+type Connections struct {
+	Minute   int64 // first minute of the hour, since 1970
+	Workload int   // in Page.Workloads
+	Sketch   *connection.Sketch
 }
 
 // A Gap is a gap of a node.
@@ -227,6 +237,15 @@ func (p *Page) Check() error {
 	for i, n := range p.Nestings {
 		if n.Node < 0 || n.Host < -1 || max(n.Node, n.Host) >= len(p.Nodes) || n.Workload < -1 || n.Workload >= len(p.Workloads) || !validSpan(Day, n.Minute) {
 			return invalid("nesting %d: node %d in %d as %d on the day of minute %d", i, n.Node, n.Host, n.Workload, n.Minute)
+		}
+	}
+	for i := range p.Connections {
+		c := &p.Connections[i]
+		if !validSpan(Hour, c.Minute) || c.Workload < 0 || c.Workload >= len(p.Workloads) {
+			return invalid("connections %d: minute %d of workload %d", i, c.Minute, c.Workload)
+		}
+		if err := c.Sketch.Validate(); err != nil {
+			return fmt.Errorf("page: connections %d: %w", i, err)
 		}
 	}
 	return nil

@@ -3,13 +3,17 @@ package replica_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
@@ -37,10 +41,49 @@ func page() *replica.Page {
 		Gaps:     []replica.Gap{{Gap: usage.Gap{Detail: "secret"}}},
 		Shifts:   []replica.Shift{{Shift: batch.Shift{Boot: "secret", At: time.Unix(1, 0)}}},
 		Nestings: []replica.Nesting{{Host: -1, Workload: 3, Minute: 1440}},
+		Connections: []replica.Connections{
+			{Minute: 120, Workload: 3, Sketch: sketch("203.0.113.5", "203.0.113.6", "203.0.113.7", "203.0.113.8", "203.0.113.9")}, {Minute: 180, Workload: 3, Sketch: sketch("203.0.113.5")},
+		},
 	}
 	p.Rows[0].Usage.Put(usage.CPU, 1, usage.Measured)
 	return p
 }
+
+// sketch returns connections with peers, the first of which has the most traffic.
+func sketch(peers ...string) *connection.Sketch {
+	s := &connection.Sketch{Missed: 7}
+	for i, p := range peers {
+		s.Add(connection.Edge{Peer: netip.MustParseAddr(p), Port: 443, Protocol: 6, Class: 2}, connection.Traffic{RxBytes: int64(100 - i)})
+	}
+	return s
+}
+
+// TestMaskPeers checks that peers have the same pseudonym everywhere, in the order of edges, and that all else of them stays.
+func TestMaskPeers(t *testing.T) {
+	p, plain, other := page(), page(), page()
+	shared := p.Connections[0].Sketch
+	p.Mask([]byte("key"))
+	other.Mask([]byte("another"))
+	if diff := cmp.Diff(shared, plain.Connections[0].Sketch, addresses); diff != "" {
+		t.Errorf("someone else's connections have changed:\n%s", diff)
+	}
+	largest := func(p *replica.Page, i int) connection.Entry {
+		return slices.MaxFunc(p.Connections[i].Sketch.Entries, func(a, b connection.Entry) int { return int(a.RxBytes - b.RxBytes) })
+	}
+	first, second, elsewhere := largest(p, 0), largest(p, 1), largest(other, 0)
+	if first != second || first.Peer == elsewhere.Peer || !netip.MustParsePrefix("2001:db8::/32").Contains(first.Peer) {
+		t.Errorf("a peer is %v and %v, with another key %v", first, second, elsewhere)
+	}
+	want := largest(plain, 0)
+	if want.Peer = first.Peer; first != want || p.Connections[0].Sketch.Missed != 7 {
+		t.Errorf("masked: %+v, want %+v", first, want)
+	}
+	if err := p.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+var addresses = cmpopts.EquateComparable(netip.Addr{})
 
 func TestMask(t *testing.T) {
 	p, q, other, plain := page(), page(), page(), page()
@@ -48,11 +91,14 @@ func TestMask(t *testing.T) {
 	p.Mask([]byte("key"))
 	q.Mask([]byte("key"))
 	other.Mask([]byte("another"))
-	text := fmt.Sprintf("%+v %+v %+v", p, p.Workloads[0].Name, p.Workloads[1].Name)
+	text := fmt.Sprintf("%+v %+v %+v %+v", p, p.Workloads[0].Name, p.Workloads[1].Name, p.Connections[0].Sketch)
 	if strings.Contains(text, "secret") || !strings.Contains(text, "idle") || strings.Count(text, "p-") != 14 {
 		t.Errorf("masked: %s", text)
 	}
-	if diff := cmp.Diff(p, q); diff != "" {
+	if strings.Contains(text, "203.0.113.") {
+		t.Errorf("an address stays: %s", text)
+	}
+	if diff := cmp.Diff(p, q, addresses); diff != "" {
 		t.Errorf("the same is masked otherwise:\n%s", diff)
 	}
 	if p.Nodes[0].Name == other.Nodes[0].Name || p.Nodes[0].Name == p.Nodes[0].Cluster {
@@ -93,6 +139,10 @@ func TestCheck(t *testing.T) {
 		"no host of it":        func(p *replica.Page) { p.Nestings[0].Host = 1 },
 		"no workload of it":    func(p *replica.Page) { p.Nestings[0].Workload = 4 },
 		"no day of it":         func(p *replica.Page) { p.Nestings[0].Minute = 60 },
+		"half of their hour":   func(p *replica.Page) { p.Connections[0].Minute = 90 },
+		"no workload of them":  func(p *replica.Page) { p.Connections[0].Workload = 4 },
+		"nor one before":       func(p *replica.Page) { p.Connections[0].Workload = -1 },
+		"less missed than 0":   func(p *replica.Page) { p.Connections[0].Sketch.Missed = -1 },
 		"nor of a shift":       func(p *replica.Page) { p.Shifts[0].Node = 1 },
 	} {
 		p := page()

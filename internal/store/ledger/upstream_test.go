@@ -985,7 +985,7 @@ func TestRevIndexes(t *testing.T) {
 		}
 		var n, want int
 		if upstream {
-			want = 6 // minutes, hours and days, of workloads and of nodes
+			want = 7 // minutes, hours and days, of workloads and of nodes, and connections
 		}
 		q := "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND name LIKE '%_rev' AND tbl_name NOT IN ('node', 'workload', 'gap', 'shift')"
 		if err := ledgertest.DB(t, dsn).QueryRowContext(t.Context(), q).Scan(&n); err != nil || n != want {
@@ -1035,6 +1035,8 @@ func TestRestoredVersions(t *testing.T) {
 			below.useWith(&mark, "a", 0, func(e *batch.Entry) {
 				row := batch.Minute{Workload: short, Minute: first + minute}
 				row.Usage.Put(usage.CPU, ns, usage.Measured)
+				row.Usage.Put(usage.NetworkRx, ns, usage.Measured)
+				e.Connections = []batch.Connections{{Workload: short, Minute: row.Minute - row.Minute%batch.Quarter, Sketch: received(ns, 1)}}
 				e.Minutes, e.Names, e.Through = []batch.Minute{row}, []batch.Name{{ID: id, Kind: workload.Container, Key: "y"}}, at(minute+1)
 				e.Nodes = []batch.NodeMinute{{Minute: row.Minute, CPUs: 1}}
 				e.Nodes[0].Whole[0] = ns
@@ -1102,6 +1104,9 @@ func TestRestoredVersions(t *testing.T) {
 				}
 				if diff := cmp.Diff(below.names(), s.names()); diff != "" {
 					t.Errorf("%v, restored %t, names of %s:\n%s", c, restored, name, diff)
+				}
+				if diff := cmp.Diff(below.connections(), s.connections()); diff != "" {
+					t.Errorf("%v, restored %t, connections of %s:\n%s", c, restored, name, diff)
 				}
 				if findings, err := s.Check(ctx); err != nil || len(findings) > 0 {
 					t.Errorf("%v, restored %t, %s: %v, %v", c, restored, name, findings, err)

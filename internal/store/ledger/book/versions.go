@@ -2,8 +2,10 @@ package book
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
@@ -53,6 +55,9 @@ func SetVersion(t *db.Tx, node int64, short workload.ShortID, from, next int64) 
 	}
 	if err := m.move(); err != nil {
 		return id, fmt.Errorf("moving rows of a version: %w", err)
+	}
+	if err := m.moveConnections(); err != nil {
+		return id, fmt.Errorf("moving connections of a version: %w", err)
 	}
 	for _, begin := range had {
 		if !slices.Contains(want, begin) {
@@ -122,15 +127,8 @@ func (m *versionMove) keys(ids ...int64) (keys []int64) {
 
 // move moves the rows.
 func (m *versionMove) move() error {
-	begins := map[int64]int64{m.of.ID: 0} // by version
-	for _, b := range m.of.Begins() {
-		begins[m.of.At(b)] = b
-	}
-	var ids []int64
-	for id := range begins {
-		ids = append(ids, id)
-	}
-	keys := m.keys(ids...)
+	begins := m.versions()
+	keys := m.keys(slices.Collect(maps.Keys(begins))...)
 	c := NewChange(schema.UsageLayout)
 	for at := schema.DayOf(m.first); at < m.end; {
 		level := m.FinestLevel(at)
@@ -150,8 +148,7 @@ func (m *versionMove) move() error {
 			if m.isOfTime(begin, k.Minute, spanOf(level, values)) {
 				continue
 			}
-			// Of a longer row, the version in which the removed one began.
-			to := schema.RowKey{Minute: k.Minute, ID: schema.Key(m.of.At(m.beginOf(max(k.Minute, begin))), within)}
+			to := schema.RowKey{Minute: k.Minute, ID: schema.Key(m.versionOf(begin, k.Minute), within)}
 			if moved[to] == nil {
 				moved[to] = make([]int64, len(values))
 				if have := rows[to]; have != nil {
@@ -168,6 +165,58 @@ func (m *versionMove) move() error {
 	}
 	_, err := c.Apply(m.Tx, 0)
 	return err
+}
+
+// moveConnections moves the connections of hours.
+func (m *versionMove) moveConnections() error {
+	begins := m.versions()
+	had, moved, gone := Sketches{}, Sketches{}, []schema.RowKey{}
+	err := db.Each(m.Ctx, m.SQL, func(scan func(...any) error) error {
+		var k schema.RowKey
+		var stored []byte
+		if err := scan(&k.Minute, &k.ID, &stored); err != nil {
+			return err
+		}
+		if s, err := connection.Decode(stored); err == nil {
+			had[k] = s
+		}
+		return nil
+	}, "SELECT minute, workload, sketch FROM connections WHERE workload IN ("+schema.JoinInts(slices.Collect(maps.Keys(begins)))+") AND minute >= $1", schema.DayOf(m.first))
+	if err != nil {
+		return m.DB.Fault(err)
+	}
+	for k, s := range had {
+		to := schema.RowKey{Minute: k.Minute, ID: m.versionOf(begins[k.ID], k.Minute)}
+		if to == k {
+			continue
+		}
+		if moved[to] == nil {
+			moved[to] = had[to]
+		}
+		moved.add(to, s)
+		gone = append(gone, k)
+	}
+	for _, k := range gone {
+		if _, err := m.Exec("DELETE FROM connections WHERE minute = $1 AND workload = $2", k.Minute, k.ID); err != nil {
+			return err
+		}
+	}
+	return PutConnections(m.Tx, moved)
+}
+
+// versions returns the minutes with which all versions begin, also those that are to be removed, by id.
+func (m *versionMove) versions() map[int64]int64 {
+	begins := map[int64]int64{m.of.ID: 0}
+	for _, b := range m.of.Begins() {
+		begins[m.of.At(b)] = b
+	}
+	return begins
+}
+
+// versionOf returns the version to which a row is moved from one that begins with a minute: of a longer row, the one in which
+// the removed one began.
+func (m *versionMove) versionOf(begin, minute int64) int64 {
+	return m.of.At(m.beginOf(max(minute, begin)))
 }
 
 // isOfTime reports whether a row that begins with a minute can be one of the version with a beginning.
@@ -216,7 +265,7 @@ func (m *versionMove) remove(id int64) error {
 			return err
 		}
 	}
-	for _, statement := range []string{"DELETE FROM workload_label WHERE workload = $1", "DELETE FROM workload WHERE id = $1"} {
+	for _, statement := range []string{"DELETE FROM connections WHERE workload = $1", "DELETE FROM workload_label WHERE workload = $1", "DELETE FROM workload WHERE id = $1"} {
 		if _, err := m.Exec(statement, id); err != nil {
 			return err
 		}

@@ -2,12 +2,14 @@ package book
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/workload"
@@ -172,29 +174,48 @@ func TestSetVersion(t *testing.T) {
 	} {
 		put(r.v, r.minute, r.cpu, r.host)
 	}
+	// Connections of hours, whose bytes say which they are.
+	write(t, d, func(x *db.Tx) error {
+		setMarks(x)
+		w, err := x.Workload(1, 5)
+		if err != nil {
+			return err
+		}
+		s := Sketches{}
+		for bytes, minute := range map[int64]int64{1: 2*day + 60, 2: 3 * day, 4: 3*day + 120, 8: 5 * day} {
+			s[schema.RowKey{Minute: minute, ID: w.ID}] = talk(bytes)
+		}
+		return PutConnections(x, s)
+	})
 	for _, c := range []struct {
 		from, next int64   // as given
 		begins     []int64 // of all versions
 		want       []string
+		talks      []string
 	}{
 		{3*day + 15, 0, []int64{0, 3*day + 15}, []string{"0: minute 4334=8", "4335: minute 4335=16", "4335: minute 4335=32 in 2", "4335: minute 4365=64", "4335: minute 4440=128", "4335: minute 7200=256",
 			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=8", "4335: hour 4320=80", "4335: hour 4320=32 in 2", "4335: hour 4440=128",
-			"0: day 1440=1", "0: day 2880=6", "0: day 4320=8", "4335: day 4320=208", "4335: day 4320=32 in 2"}},
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=8", "4335: day 4320=208", "4335: day 4320=32 in 2"},
+			[]string{"0: 2940=1", "0: 4320=2", "4335: 4440=4", "4335: 7200=8"}},
 		// It began later.
 		{0, 3*day + 45, []int64{0, 3*day + 45}, []string{"0: minute 4334=8", "0: minute 4335=16", "0: minute 4335=32 in 2", "4365: minute 4365=64", "4365: minute 4440=128", "4365: minute 7200=256",
 			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=24", "0: hour 4320=32 in 2", "4365: hour 4320=64", "4365: hour 4440=128",
-			"0: day 1440=1", "0: day 2880=6", "0: day 4320=24", "0: day 4320=32 in 2", "4365: day 4320=192"}},
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=24", "0: day 4320=32 in 2", "4365: day 4320=192"},
+			[]string{"0: 2940=1", "0: 4320=2", "4365: 4440=4", "4365: 7200=8"}},
 		// It is followed by one within a span of an hour.
 		{3*day + 45, 3*day + 135, []int64{0, 3*day + 45, 3*day + 135}, []string{"0: minute 4334=8", "0: minute 4335=16", "0: minute 4335=32 in 2", "4365: minute 4365=64", "4365: minute 4440=128", "4455: minute 7200=256",
 			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=24", "0: hour 4320=32 in 2", "4365: hour 4320=64", "4365: hour 4440=128",
-			"0: day 1440=1", "0: day 2880=6", "0: day 4320=24", "0: day 4320=32 in 2", "4365: day 4320=192"}},
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=24", "0: day 4320=32 in 2", "4365: day 4320=192"},
+			[]string{"0: 2940=1", "0: 4320=2", "4365: 4440=4", "4455: 7200=8"}},
 		// Where hours or days are left, it has those that begin with it or later.
 		{2*day + 75, 5 * day, []int64{0, 2*day + 75, 5 * day}, []string{"2955: minute 4334=8", "2955: minute 4335=16", "2955: minute 4335=32 in 2", "2955: minute 4365=64", "2955: minute 4440=128", "7200: minute 7200=256",
 			"0: hour 2940=2", "2955: hour 3000=4", "2955: hour 4320=88", "2955: hour 4320=32 in 2", "2955: hour 4440=128",
-			"0: day 1440=1", "0: day 2880=2", "2955: day 2880=4", "2955: day 4320=216", "2955: day 4320=32 in 2"}},
+			"0: day 1440=1", "0: day 2880=2", "2955: day 2880=4", "2955: day 4320=216", "2955: day 4320=32 in 2"},
+			[]string{"0: 2940=1", "2955: 4320=2", "2955: 4440=4", "7200: 7200=8"}},
 		{0, 0, []int64{0}, []string{"0: minute 4334=8", "0: minute 4335=16", "0: minute 4335=32 in 2", "0: minute 4365=64", "0: minute 4440=128", "0: minute 7200=256",
 			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=88", "0: hour 4320=32 in 2", "0: hour 4440=128",
-			"0: day 1440=1", "0: day 2880=6", "0: day 4320=216", "0: day 4320=32 in 2"}},
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=216", "0: day 4320=32 in 2"},
+			[]string{"0: 2940=1", "0: 4320=2", "0: 4440=4", "0: 7200=8"}},
 	} {
 		for again := range 2 {
 			var id int64
@@ -235,10 +256,70 @@ func TestSetVersion(t *testing.T) {
 					t.Errorf("from %d to %d: %s rows of %s are of no version", c.from, c.next, n[0], table)
 				}
 			}
+			if talks := talksOf(t, d); !slices.Equal(talks, c.talks) {
+				t.Errorf("from %d to %d, time %d: connections %q, want %q", c.from, c.next, again, talks, c.talks)
+			}
 			slices.Sort(lines)
 			if want := slices.Sorted(slices.Values(c.want)); !slices.Equal(lines, want) {
 				t.Errorf("from %d to %d, time %d: %q, want %q", c.from, c.next, again, lines, want)
 			}
 		}
+	}
+}
+
+// talk returns connections with a number of bytes received.
+func talk(bytes int64) *connection.Sketch {
+	s := &connection.Sketch{}
+	s.Add(connection.Edge{Peer: netip.AddrFrom4([4]byte{10, 0, 0, 1}), Port: 443, Protocol: 6}, connection.Traffic{RxBytes: bytes})
+	return s
+}
+
+// talksOf returns the connections that are stored: the minute with which the version begins, the hour, and the bytes.
+func talksOf(t *testing.T, d *db.DB) (list []string) {
+	t.Helper()
+	view := func(v *db.View) error {
+		return db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
+			var from, minute int64
+			var stored []byte
+			if err := scan(&from, &minute, &stored); err != nil {
+				return err
+			}
+			s, err := connection.Decode(stored)
+			if err != nil {
+				return err
+			}
+			list = append(list, fmt.Sprintf("%d: %d=%d", from, minute, s.Sum().RxBytes))
+			return nil
+		}, "SELECT w.from_minute, c.minute, c.sketch FROM connections c JOIN workload w ON w.id = c.workload ORDER BY c.minute, w.from_minute")
+	}
+	if err := d.View(t.Context(), view); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// TestMergedVersions checks that the connections of a version that is removed are merged into those of the version of their time.
+func TestMergedVersions(t *testing.T) {
+	const day = testDay
+	d := openDB(t)
+	write(t, d, func(x *db.Tx) error {
+		setMarks(x)
+		w, err := x.Workload(1, 5)
+		if err != nil {
+			return err
+		}
+		later, err := x.Version(1, 5, 3*day+15)
+		if err != nil {
+			return err
+		}
+		return PutConnections(x, Sketches{{Minute: 3 * day, ID: w.ID}: talk(1), {Minute: 3 * day, ID: later}: talk(2), {Minute: 3*day + 60, ID: later}: talk(4)})
+	})
+	write(t, d, func(x *db.Tx) error {
+		setMarks(x)
+		_, err := SetVersion(x, 1, 5, 0, 0)
+		return err
+	})
+	if got, want := talksOf(t, d), []string{"0: 4320=3", "0: 4380=4"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-
-	"mete.dev/mete/internal/store/ledger/schema"
 )
 
 // maxEpochs is how many epochs are remembered. An upstream server whose position is in an older one
@@ -41,15 +39,15 @@ func (v *View) EpochOf(rev int64) (id string, err error) {
 	return id, v.DB.Fault(err)
 }
 
-// indexRevs indexes a table of usage by revision if rows are replicated to an upstream server. The
+// indexRevs indexes a table of usage or connections by revision if rows are replicated to an upstream server. The
 // index costs about as much space as the rows, so other ledgers drop it. PostgreSQL keeps it:
 // another server of the same ledger may need it.
-func (t *Tx) indexRevs(s *schema.Layout, table string) error {
+func (t *Tx) indexRevs(table, key string) error {
 	switch {
 	case !t.DB.upstream && t.DB.IsSQLite():
 		return t.Define("DROP INDEX IF EXISTS " + table + "_rev")
 	case !t.DB.upstream:
 		return nil
 	}
-	return t.Define(fmt.Sprintf("CREATE INDEX IF NOT EXISTS %[1]s_rev ON %[1]s (rev, minute, %[2]s)", table, s.Key))
+	return t.Define(fmt.Sprintf("CREATE INDEX IF NOT EXISTS %[1]s_rev ON %[1]s (rev, minute, %[2]s)", table, key))
 }

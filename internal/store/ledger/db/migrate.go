@@ -219,7 +219,7 @@ func (t *Tx) ensureUsageTables() error {
 			return err
 		}
 	}
-	return nil
+	return t.indexRevs("connections", "workload")
 }
 
 // ensureTable creates a table of usage, or adds its missing columns.
@@ -227,7 +227,7 @@ func (t *Tx) ensureTable(s *schema.Layout, table string, v schema.Level) error {
 	if err := t.Define(s.Create(table, v)); err != nil {
 		return err
 	}
-	if err := t.indexRevs(s, table); err != nil {
+	if err := t.indexRevs(table, s.Key); err != nil {
 		return err
 	}
 	return t.addMissingColumns(table, []string{"minute", s.Key}, s.Columns, v)

@@ -20,7 +20,7 @@ func (t *Tx) EnsureMinutes(day int64) error {
 		if err := t.Define(s.Create(s.MinuteTable(day), schema.Minutes)); err != nil {
 			return err
 		}
-		if err := t.indexRevs(s, s.MinuteTable(day)); err != nil {
+		if err := t.indexRevs(s.MinuteTable(day), s.Key); err != nil {
 			return err
 		}
 	}

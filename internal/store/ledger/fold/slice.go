@@ -37,7 +37,7 @@ func (r *foldRun) foldIn(t *db.Tx, s *slice) error {
 	case s.into == schema.Days:
 		err = noteSaturated(t, s)
 	case s.keys == schema.UsageLayout:
-		err = noteSeen(t, from, s)
+		err = errors.Join(noteSeen(t, from, s), closeConnections(t, s))
 	}
 	if err != nil {
 		return err
@@ -84,6 +84,12 @@ func noteSeen(t *db.Tx, table string, s *slice) error {
 		return err
 	}
 	_, err = t.Exec("UPDATE kept SET rows = rows + $1 WHERE day = $2", s.rows, s.start-s.start%schema.DayMinutes)
+	return err
+}
+
+// closeConnections makes the connections of a slice of an hour due to servers above, which take those of hours that are folded.
+func closeConnections(t *db.Tx, s *slice) error {
+	_, err := t.Exec("UPDATE connections SET rev = $1 WHERE minute = $2 AND workload >= $3 AND workload < $4", t.Rev, s.start, s.first, s.end)
 	return err
 }
 

@@ -34,7 +34,8 @@ const (
 	kindNodeDay
 	kindDay
 	kindNesting // a and b are minute and the key of node and host
-	kindEnd     // after everything of a revision
+	kindConnections
+	kindEnd // after everything of a revision
 )
 
 // A cursor is a position in that order. a and b are minute and key of a row, or the id of another

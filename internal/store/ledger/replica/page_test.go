@@ -3,13 +3,16 @@ package replica_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
@@ -157,6 +160,24 @@ func full() replica.Page {
 		Nestings: []replica.Nesting{
 			{Node: 1, Host: 0, Workload: 0, Minute: day}, {Node: 1, Host: 2, Workload: 3, Minute: day + 1440}, {Node: 2, Host: -1, Workload: -1, Minute: day + 1440},
 		},
+		Connections: []replica.Connections{{Minute: day, Workload: 0, Sketch: edges(9)}, {Minute: day, Workload: 1, Sketch: edges(8, 7)}, {Minute: day + 60, Workload: 0, Sketch: &connection.Sketch{}}},
+	}
+}
+
+// edges returns a sketch of edges with bytes received.
+func edges(bytes ...int64) *connection.Sketch {
+	s := &connection.Sketch{Missed: 5}
+	for i, n := range bytes {
+		s.Add(connection.Edge{Peer: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 443, Protocol: 6}, connection.Traffic{RxBytes: n})
+	}
+	return s
+}
+
+// fold folds all hours of a ledger: then their connections are due.
+func fold(t *testing.T, l *ledger.Ledger) {
+	t.Helper()
+	if err := l.Fold(t.Context(), later); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -164,7 +185,7 @@ func full() replica.Page {
 func equal(t *testing.T, what string, want, got replica.Page) {
 	t.Helper()
 	want.From, want.To, got.From, got.To = replica.Mark{}, "", replica.Mark{}, ""
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }
@@ -174,6 +195,7 @@ func TestPages(t *testing.T) {
 	l, _ := open(t)
 	want := full()
 	mustTake(t, l, source, want)
+	fold(t, l)
 	p := states(t, l, replica.Mark{}, all)
 	equal(t, "one page", want, *p)
 	if end := states(t, l, replica.Mark{Position: p.To}, all); !end.Empty() || end.To != p.To {
@@ -189,7 +211,7 @@ func TestPages(t *testing.T) {
 			if p.Empty() {
 				break
 			}
-			n := len(p.Rows) + len(p.NodeRows) + len(p.Gaps) + len(p.Shifts) + len(p.Nestings)
+			n := len(p.Rows) + len(p.NodeRows) + len(p.Gaps) + len(p.Shifts) + len(p.Nestings) + len(p.Connections)
 			for _, w := range p.Workloads {
 				if w.Name != nil {
 					n++
@@ -210,9 +232,10 @@ func TestPages(t *testing.T) {
 			}
 		}
 		// Nodes are records too, and have their own.
-		if want := 4 + 6 + 5 + 2 + 2 + 3; records != want || pages < (want+3)/max(limit, 1) {
+		if want := 4 + 6 + 5 + 2 + 2 + 3 + 3; records != want || pages < (want+3)/max(limit, 1) {
 			t.Errorf("pages of %d records: %d records without nodes in %d pages, want %d", limit, records, pages, want)
 		}
+		fold(t, above)
 		if diff := cmp.Diff(lines(want), lines(*states(t, above, replica.Mark{}, all))); diff != "" {
 			t.Errorf("what pages of %d records brought (-want +got):\n%s", limit, diff)
 		}
@@ -253,6 +276,9 @@ func lines(p replica.Page) (list []string) {
 		}
 		add(node(n.Node), node(n.Host), short, n.Minute)
 	}
+	for _, c := range p.Connections {
+		add(c.Minute, p.Workloads[c.Workload].Short, *c.Sketch)
+	}
 	slices.Sort(list)
 	return list
 }
@@ -262,11 +288,12 @@ func TestForeignPage(t *testing.T) {
 	l, dsn := open(t)
 	first := full()
 	mustTake(t, l, source, first)
+	fold(t, l)
 	count := func() (n []int64) {
 		for _, table := range []string{"node", "workload", "gap", "shift", "within_day", "minute_20250220", "node_minute_20250220", "hour", "day", "workload_label"} {
 			n = append(n, numbers(t, dsn, "SELECT count(*) FROM "+table)...)
 		}
-		return append(n, numbers(t, dsn, "SELECT sum(rev) FROM workload UNION ALL SELECT sum(rev) FROM node UNION ALL SELECT sum(cpu) FROM minute_20250220")...)
+		return append(n, numbers(t, dsn, "SELECT sum(rev) FROM workload UNION ALL SELECT sum(rev) FROM node UNION ALL SELECT sum(rev) FROM connections UNION ALL SELECT sum(cpu) FROM minute_20250220")...)
 	}
 	if at(day).Format("20060102") != "20250220" {
 		t.Fatal(at(day))

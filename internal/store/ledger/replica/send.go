@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -71,7 +72,8 @@ type record struct {
 	values []int64 // of a row, after minute and key
 	gap    replica.Gap
 	shift  replica.Shift
-	node   int64 // of a gap or a shift
+	sketch *connection.Sketch // of connections; nil cannot be read
+	node   int64              // of a gap or a shift
 	// The workload of a nested node on its host; 0 is unknown.
 	hostWorkload int64
 }
@@ -136,7 +138,10 @@ func (pb *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
 	if err := pb.collectShifts(); err != nil {
 		return err
 	}
-	return pb.collectNestings()
+	if err := pb.collectNestings(); err != nil {
+		return err
+	}
+	return pb.collectConnections(hourFloor)
 }
 
 // Numbers of a record's place that stand for no record: it is before or after all of its revision.
@@ -244,6 +249,19 @@ func (pb *pageBuilder) collectNestings() error {
 	}, "SELECT rev, minute, node, host, workload FROM within_day WHERE (rev, minute, host, node) > ($1, $2, $3, $4) AND rev <= $5 ORDER BY rev, minute, host, node", rev, a, host, node, pb.last)
 }
 
+// collectConnections collects the connections of hours from a minute on that are folded: those of others change with each batch, and
+// are due once they are. Connections that cannot be read are a finding of a check, and are left out.
+func (pb *pageBuilder) collectConnections(from int64) error {
+	rev, a, b := pb.startAfter(kindConnections)
+	return pb.query(kindConnections, func(i *record, scan func(...any) error) error {
+		var stored []byte
+		err := scan(&i.at.rev, &i.at.a, &i.at.b, &stored)
+		i.sketch, _ = connection.Decode(stored)
+		return err
+	}, `SELECT rev, minute, workload, sketch FROM connections WHERE (rev, minute, workload) > ($1, $2, $3) AND rev <= $4 AND minute >= $5
+		AND (minute < $6 OR minute = $6 AND workload < $7) ORDER BY rev, minute, workload`, rev, a, b, pb.last, from, pb.v.Hour, pb.v.HourProgress.Workload)
+}
+
 // places are the indexes of nodes or workloads in a page, by id.
 type places map[int64]int
 
@@ -311,6 +329,10 @@ func (pb *pageBuilder) fillPage() error {
 			p.Nestings = append(p.Nestings, n)
 		case kindNodeMinute, kindNodeHour, kindNodeDay:
 			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: i.level, Node: nodes[id], Within: within, NodeMinute: schema.DecodeNodeMinute(i.at.a, i.values)})
+		case kindConnections:
+			if i.sketch != nil {
+				p.Connections = append(p.Connections, replica.Connections{Minute: i.at.a, Workload: workloads[id], Sketch: i.sketch})
+			}
 		case kindMinute, kindHour, kindDay:
 			p.Rows = append(p.Rows, replica.Row{Resolution: i.level, Minute: i.at.a, Workload: workloads[id], Within: within, Usage: schema.DecodeUsage(i.values, schema.ColRest)})
 		}

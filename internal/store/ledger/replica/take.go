@@ -78,6 +78,9 @@ func checkFuture(p *replica.Page, now time.Time) error {
 	for i := range p.NodeRows {
 		latest = max(latest, p.NodeRows[i].Minute)
 	}
+	for i := range p.Connections {
+		latest = max(latest, p.Connections[i].Minute)
+	}
 	if latest <= now.Add(maxAhead).Unix()/60 {
 		return nil
 	}
@@ -143,7 +146,8 @@ func (t *pageTaker) hasTooFineRows() bool {
 		return v == replica.Minute && minute < t.MinuteFloor || v == replica.Hour && minute < min(t.HourFloor, t.MinuteFloor)
 	}
 	return slices.ContainsFunc(t.page.Rows, func(r replica.Row) bool { return bad(r.Resolution, r.Minute) }) ||
-		slices.ContainsFunc(t.page.NodeRows, func(r replica.NodeRow) bool { return bad(r.Resolution, r.Minute) })
+		slices.ContainsFunc(t.page.NodeRows, func(r replica.NodeRow) bool { return bad(r.Resolution, r.Minute) }) ||
+		slices.ContainsFunc(t.page.Connections, func(c replica.Connections) bool { return bad(replica.Hour, c.Minute) })
 }
 
 func (t *pageTaker) takeAll() error {
@@ -195,6 +199,9 @@ func (t *pageTaker) takeAll() error {
 		}
 		t.usage.Set(r.Resolution, schema.RowKey{Minute: r.Minute, ID: key}, schema.EncodeUsage(&r.Usage, t.Rev))
 	}
+	if err := t.takeConnections(); err != nil {
+		return err
+	}
 	before := t.coarse
 	for _, c := range []*book.Change{t.whole, t.usage} {
 		through, err := c.Apply(t.Tx, before)
@@ -204,6 +211,18 @@ func (t *pageTaker) takeAll() error {
 		t.coarse = max(t.coarse, through)
 	}
 	return nil
+}
+
+// takeConnections stores connections in place of those that were taken before.
+func (t *pageTaker) takeConnections() error {
+	sketches := book.Sketches{}
+	for i := range t.page.Connections {
+		c := &t.page.Connections[i]
+		if id := t.workloads[c.Workload]; id != 0 {
+			sketches[schema.RowKey{Minute: c.Minute, ID: id}] = c.Sketch
+		}
+	}
+	return book.PutConnections(t.Tx, sketches)
 }
 
 // takeShift stores a shift, once.

@@ -8,4 +8,3 @@ CREATE TABLE connections (
 	PRIMARY KEY (minute, workload)
 ) {keyed};
 CREATE INDEX connections_workload ON connections (workload, minute);
-CREATE INDEX connections_rev ON connections (rev, minute, workload);
