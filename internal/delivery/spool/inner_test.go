@@ -334,6 +334,13 @@ func TestTotalsOfFailedAppend(t *testing.T) {
 	}
 }
 
+// TestEdgesOfBatches checks that the connections of all rows of a batch are sent.
+func TestEdgesOfBatches(t *testing.T) {
+	if most := maxRows * connection.Top; most > wire.Default().Edges {
+		t.Errorf("%d rows have up to %d edges, and %d are sent", maxRows, most, wire.Default().Edges)
+	}
+}
+
 // TestVolumesOfBatches checks that a batch has no more figures of volumes than are sent, so that those of a pod with very many push
 // out none of another one, also after windows were merged.
 func TestVolumesOfBatches(t *testing.T) {

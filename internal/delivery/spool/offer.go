@@ -17,7 +17,7 @@ import (
 // decoded row takes about 550 bytes.
 const (
 	maxWindows = 360
-	maxRows    = 10_000
+	maxRows    = 10_000 // whose connections fit into a batch too
 	maxNames   = 5_000
 )
 
