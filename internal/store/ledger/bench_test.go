@@ -1,23 +1,32 @@
 package ledger_test
 
 import (
+	"fmt"
+	"net/netip"
 	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-func BenchmarkBookSQLite(b *testing.B)     { benchmarkBook(b, ledgertest.SQLite(b)) }
-func BenchmarkBookPostgreSQL(b *testing.B) { benchmarkBook(b, ledgertest.PostgreSQL(b)) }
+func BenchmarkBookSQLite(b *testing.B)     { benchmarkBooks(b, ledgertest.SQLite) }
+func BenchmarkBookPostgreSQL(b *testing.B) { benchmarkBooks(b, ledgertest.PostgreSQL) }
 
-// benchmarkBook books windows of 10 s of 50 nodes with 20 workloads each, with all resources. CPU
-// time is that of this process, which for PostgreSQL is only the client.
-func benchmarkBook(b *testing.B, dsn string) {
+func benchmarkBooks(b *testing.B, dsn func(testing.TB) string) {
+	for _, edges := range []int{0, connection.Top} {
+		b.Run(fmt.Sprintf("edges=%d", edges), func(b *testing.B) { benchmarkBook(b, dsn(b), edges) })
+	}
+}
+
+// benchmarkBook books windows of 10 s of 50 nodes with 20 workloads each, with all resources, and a number of edges of
+// connections for each workload. CPU time is that of this process, which for PostgreSQL is only the client.
+func benchmarkBook(b *testing.B, dsn string, edges int) {
 	const nodes, workloads = 50, 20
 	l := ledgertest.Open(b, dsn)
 	ids := make([]string, nodes)
@@ -27,6 +36,10 @@ func benchmarkBook(b *testing.B, dsn string) {
 		ledgertest.Node(b, l, ids[i])
 	}
 	minute := ledgertest.Day.Unix() / 60
+	talk := &connection.Sketch{}
+	for i := range edges {
+		talk.Add(connection.Edge{Peer: netip.AddrFrom4([4]byte{10, 1, byte(i), 7}), Port: 443, Protocol: 6, Class: 2}, connection.Traffic{RxBytes: 1e6, TxBytes: 1e5, RxPackets: 900, TxPackets: 400})
+	}
 	es := make([]*batch.Entry, nodes)
 	prepare := func(n int) {
 		for i := range es {
@@ -38,7 +51,11 @@ func benchmarkBook(b *testing.B, dsn string) {
 				for r := usage.Resource(1); r < usage.Limit; r++ {
 					u.Put(r, int64(n)*1e6+int64(r), usage.Measured)
 				}
-				e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: minute + int64(n)/6, Usage: u})
+				m := minute + int64(n)/6
+				e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: m, Usage: u})
+				if edges > 0 {
+					e.Connections = append(e.Connections, batch.Connections{Workload: short, Minute: m - m%batch.Quarter, Sketch: talk})
+				}
 			}
 			if n == 0 {
 				for w := range workloads {

@@ -170,6 +170,9 @@ func testConnections(t *testing.T, dsn string) {
 	want("more packets than the traffic", 1)
 	exec("UPDATE connections SET sketch = $1 WHERE minute = $2", []byte{9}, hour)
 	want("not a sketch", 1)
+	exec("INSERT INTO connections (minute, workload, sketch, rev) SELECT minute + 14400, workload, $1, rev FROM connections WHERE minute = $2", connection.Encode(first), hour)
+	want("of a day without any rows", 2)
+	exec("DELETE FROM connections WHERE minute = $1", hour+14400)
 	// The next connections replace it.
 	c.books(hour+4, received(1, 1))
 	want("replaced", 0)

@@ -215,7 +215,7 @@ func (c *checkRun) findDays() error {
 
 // nextDay returns the first day from the given one on that has rows.
 func (c *checkRun) nextDay(from int64) (int64, error) {
-	day, err := db.FirstMinute(c.Ctx, c.SQL, from, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable(), schema.UsageLayout.DayTable(), schema.NodeLayout.DayTable(), "group_day")
+	day, err := db.FirstMinute(c.Ctx, c.SQL, from, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable(), schema.UsageLayout.DayTable(), schema.NodeLayout.DayTable(), "group_day", "connections")
 	if err != nil {
 		return day, err
 	}

@@ -9,9 +9,16 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// checkConnections checks that the connections of each hour and version of a workload can be read, and have at most the network traffic of
-// its rows, which a range has at the level of minutes or hours.
-func (c *checkRun) checkConnections(r schema.Range) error {
+// checkConnections checks that the connections of each hour of a day and version of a workload can be read, and have at most the network
+// traffic of its rows.
+func (c *checkRun) checkConnections(day int64) error {
+	r := schema.Range{Level: schema.Hours, From: day, To: day + schema.DayMinutes}
+	switch {
+	case c.incomplete[day]:
+		r.To = min(r.To, c.Hour)
+	case c.hasMinutes(day):
+		r.Level = schema.Minutes
+	}
 	var found faults
 	sketches, wholes := map[schema.RowKey]*connection.Sketch{}, map[schema.RowKey]connection.Traffic{}
 	err := db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {

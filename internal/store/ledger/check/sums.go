@@ -36,7 +36,7 @@ func (c *checkRun) checkDay(day int64) error {
 		}
 	}
 	if day >= c.HourFloor {
-		if err := c.checkSums(schema.Days, day); err != nil {
+		if err := errors.Join(c.checkSums(schema.Days, day), c.checkConnections(day)); err != nil {
 			return err
 		}
 	} else if day < c.Day {
@@ -245,10 +245,7 @@ func (c *checkRun) checkBalance(r schema.Range) error {
 	if err := c.reportFaults("balance", schema.NodeLayout, &found, true); err != nil {
 		return err
 	}
-	if err := c.checkClasses(r); err != nil || r.Level == schema.Days {
-		return err
-	}
-	return c.checkConnections(r)
+	return c.checkClasses(r)
 }
 
 // isSaturated reports whether a column has the largest amount that a row can hold.
