@@ -36,7 +36,10 @@ func (c *checkRun) checkDay(day int64) error {
 		}
 	}
 	if day >= c.HourFloor {
-		if err := errors.Join(c.checkSums(schema.Days, day), c.checkConnections(day)); err != nil {
+		if err := c.checkSums(schema.Days, day); err != nil {
+			return err
+		}
+		if err := c.checkConnections(day); err != nil {
 			return err
 		}
 	} else if day < c.Day {
