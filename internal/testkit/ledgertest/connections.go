@@ -2,8 +2,10 @@ package ledgertest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger"
 )
@@ -176,6 +179,24 @@ func testConnections(t *testing.T, dsn string) {
 	// The next connections replace it.
 	c.books(hour+4, received(1, 1))
 	want("replaced", 0)
+
+	// Servers above get those of hours that are folded.
+	c.books(hour+180, received(1, 1))
+	if err := c.l.Fold(t.Context(), Day.Add(3*time.Hour+ledger.Default().Grace)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.l.States(t.Context(), replica.Mark{}, replica.Offer{Rows: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := map[int64]*connection.Sketch{}
+	for _, s := range p.Connections {
+		sent[s.Minute] = s.Sketch
+	}
+	c.has("sent, and the hour that is not", map[int64]*connection.Sketch{hour: sent[hour], hour + 60: sent[hour+60], hour + 180: received(1, 1)})
+	if len(sent) != 2 || sent[hour] == nil || sent[hour+60] == nil {
+		t.Errorf("connections of hours %v are sent", slices.Collect(maps.Keys(sent)))
+	}
 
 	// Jobs have none: any user can send them.
 	c.node, c.mark = "jobs-of-talker", batch.Mark{Next: 1}
