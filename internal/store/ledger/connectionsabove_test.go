@@ -30,10 +30,10 @@ func received(bytes int64, peers ...byte) *connection.Sketch {
 	return s
 }
 
-// connections returns those of all nodes, by node, version and hour.
-func (s *side) connections() []string {
+// connections returns those of all nodes from a minute on, by node, version and hour.
+func (s *side) connections(from int64) []string {
 	s.t.Helper()
-	return s.query("SELECT n.node_id, w.short, w.from_minute, c.minute, c.sketch FROM connections c JOIN workload w ON w.id = c.workload JOIN node n ON n.id = w.node")
+	return s.query("SELECT n.node_id, w.short, w.from_minute, c.minute, c.sketch FROM connections c JOIN workload w ON w.id = c.workload JOIN node n ON n.id = w.node WHERE c.minute >= $1", from)
 }
 
 // TestConnectionsAbove checks that servers above have the connections of hours that are folded, and of these each change, but for
@@ -74,7 +74,7 @@ func TestConnectionsAbove(t *testing.T) {
 	}
 	same := func(what string, s *side) {
 		t.Helper()
-		if diff := cmp.Diff(below.connections(), s.connections()); diff != "" {
+		if diff := cmp.Diff(below.connections(0), s.connections(0)); diff != "" {
 			t.Errorf("%s (-below +there):\n%s", what, diff)
 		}
 		if findings, err := s.Check(context.Background()); err != nil || len(findings) > 0 {
@@ -84,14 +84,14 @@ func TestConnectionsAbove(t *testing.T) {
 	use(0, 5, received(100, 1, 2))
 	use(1, 5, received(100, 3))
 	use(0, 65, received(100, 1))
-	if n := send(); n != 0 || len(above.connections()) != 0 {
-		t.Errorf("of open hours %d are sent, and %q are there", n, above.connections())
+	if n := send(); n != 0 || len(above.connections(0)) != 0 {
+		t.Errorf("of open hours %d are sent, and %q are there", n, above.connections(0))
 	}
 	fold(below, 65) // the first hour
 	if n := send(); n != 2 {
 		t.Errorf("%d are sent of the first hour, want 2", n)
 	}
-	if n := len(above.connections()); n != 2 {
+	if n := len(above.connections(0)); n != 2 {
 		t.Errorf("%d are there of the first hour, want 2", n)
 	}
 	use(0, 70, received(100, 4))
@@ -104,8 +104,8 @@ func TestConnectionsAbove(t *testing.T) {
 		t.Errorf("%d are sent of the second hour, want 1", n)
 	}
 	same("above", above)
-	if n := push(above, top, replica.Offer{Rows: 100}); n == 0 || len(top.connections()) != 0 {
-		t.Errorf("top has %q before above has folded", top.connections())
+	if n := push(above, top, replica.Offer{Rows: 100}); n == 0 || len(top.connections(0)) != 0 {
+		t.Errorf("top has %q before above has folded", top.connections(0))
 	}
 	fold(above, 10*day)
 	push(above, top, replica.Offer{Rows: 100})
@@ -114,10 +114,10 @@ func TestConnectionsAbove(t *testing.T) {
 	// With pseudonyms, there is no address of a peer.
 	_, masked := pair(t)
 	push(below, masked, replica.Offer{Rows: 100, Masked: true})
-	if len(masked.connections()) != len(below.connections()) || slices.ContainsFunc(masked.connections(), func(line string) bool {
-		return slices.ContainsFunc(below.connections(), func(l string) bool { return l == line })
+	if len(masked.connections(0)) != len(below.connections(0)) || slices.ContainsFunc(masked.connections(0), func(line string) bool {
+		return slices.ContainsFunc(below.connections(0), func(l string) bool { return l == line })
 	}) {
-		t.Errorf("with pseudonyms %q, below %q", masked.connections(), below.connections())
+		t.Errorf("with pseudonyms %q, below %q", masked.connections(0), below.connections(0))
 	}
 	for _, line := range masked.query("SELECT sketch FROM connections") {
 		if want := "sketch=" + strings.TrimSuffix(fmt.Sprint([]byte{1, 0, 2, 0x20, 0x01, 0x0d, 0xb8}), "]"); !strings.HasPrefix(line, want) {
@@ -146,8 +146,8 @@ func TestConnectionsAbove(t *testing.T) {
 		t.Errorf("%d are sent of a dropped hour, %v; want 1", len(p.Connections), err)
 	}
 	use(0, 31, received(1, 1))
-	if n := send(); n != 0 || len(above.connections()) != 0 {
-		t.Errorf("%d are sent of dropped hours, and %q are there", n, above.connections())
+	if n := send(); n != 0 || len(above.connections(0)) != 0 {
+		t.Errorf("%d are sent of dropped hours, and %q are there", n, above.connections(0))
 	}
 }
 
@@ -208,7 +208,7 @@ func TestConnectionsOfSlices(t *testing.T) {
 	if send(); sent != 2*workloads {
 		t.Errorf("%d are sent after a late batch, want %d", sent, 2*workloads)
 	}
-	if diff := cmp.Diff(below.connections(), above.connections()); diff != "" {
+	if diff := cmp.Diff(below.connections(0), above.connections(0)); diff != "" {
 		t.Errorf("(-below +above):\n%s", diff)
 	}
 }
