@@ -26,6 +26,7 @@ func openAllInOne(ctx context.Context, o up.Options, version string) (up.Meter, 
 	cfg.Agent.Machine.Storage = storage.Default()
 	cfg.Agent.Machine.Energy.Shares, cfg.Agent.Machine.Energy.VSock = energy.DefaultShares, energy.DefaultVSock(os.Getenv)
 	cfg.Agent.Handover = publish.Default()
+	cfg.Agent.Machine.Connections = o.Connections
 	cfg.Agent.Containers, cfg.Agent.Domains = o.Containers, o.Domains
 	cfg.Agent.Socket = socket.Path(os.Getenv, os.Geteuid())
 	s, err := up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))

@@ -69,6 +69,7 @@ func openDemo(ctx context.Context, o up.Options, version string) (_ up.Meter, _ 
 	cfg := up.DefaultAllInOne(filepath.Join(d.dir, "state"))
 	cfg.Server.Version = version
 	cfg.Agent.Machine = sources.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: sim.Dir, NVML: gpu.Off})
+	cfg.Agent.Machine.Connections = o.Connections
 	cfg.Agent.Containers, cfg.Agent.Domains = o.Containers, o.Domains
 	d.AllInOne, err = up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {

@@ -58,6 +58,8 @@ type Options struct {
 	Containers []string
 	// Domains is the directory of the running virtual machines of libvirt.
 	Domains string
+	// Connections says whether to count network traffic by peer and port: auto or off.
+	Connections string
 	// Demo simulates power meters in place of the machine's own, and stores windows in a temporary
 	// directory.
 	Demo bool
@@ -93,10 +95,11 @@ type config struct {
 	// containers are the sockets of the daemons that name containers.
 	containers []string
 	// domains is the directory of the running virtual machines of libvirt.
-	domains  string
-	state    string
-	powercap string
-	demo     bool
+	domains     string
+	connections string // auto or off
+	state       string
+	powercap    string
+	demo        bool
 
 	given bool   // state is not the default
 	host  string // of listen
@@ -162,7 +165,7 @@ func Settings() *settings.Set {
 }
 
 func defaultConfig() config {
-	return config{listen: defaultListen, interval: interval(time.Second), reader: "auto", containers: docker.Sockets(), domains: libvirt.Directory}
+	return config{listen: defaultListen, interval: interval(time.Second), reader: "auto", containers: docker.Sockets(), domains: libvirt.Directory, connections: "off"}
 }
 
 // settings returns the table, whose values are those of c.
@@ -177,6 +180,7 @@ func (c *config) settings() *settings.Set {
 	s.Text(&c.reader, "reader", "READER", "how to read the kernel: auto, bpf or files").OneOf("auto", "bpf", "files")
 	s.List(&c.containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; none asks no daemon").Check(docker.CheckSocket)
 	s.Text(&c.domains, "libvirt", "DIR", "directory in which libvirt keeps its running virtual machines, which names them; none reads none").Check(libvirt.CheckDirectory)
+	s.Text(&c.connections, "connections", "MODE", "whether to count network traffic by peer and port too, of which the 20 largest of each workload are kept: auto where it is counted by class, or off").OneOf("auto", "off")
 	return s
 }
 
@@ -235,7 +239,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	// The server closes it too, without an error; an early return must.
 	defer func() { _ = ln.Close() }()
 
-	m, kept, err := open(ctx, Options{Tick: time.Duration(c.interval), Reader: c.reader, State: c.state, Powercap: c.powercap, Containers: c.containers, Domains: c.domains, Demo: c.demo})
+	m, kept, err := open(ctx, Options{Tick: time.Duration(c.interval), Reader: c.reader, State: c.state, Powercap: c.powercap, Containers: c.containers, Domains: c.domains, Connections: c.connections, Demo: c.demo})
 	if err != nil {
 		return err
 	}

@@ -187,9 +187,9 @@ func TestDemo(t *testing.T) {
 		got = o
 		return nil, nil, errUnsupported
 	})
-	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--demo-power", "-d", "2s", "--reader", "files", "--container-socket", "/run/a.sock", "--container-socket", "/run/b.sock", "--libvirt", "none"})
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--demo-power", "-d", "2s", "--reader", "files", "--container-socket", "/run/a.sock", "--container-socket", "/run/b.sock", "--libvirt", "none", "--connections", "auto"})
 	cmd.SetOut(io.Discard)
-	want := Options{Tick: 2 * time.Second, Reader: "files", Containers: []string{"/run/a.sock", "/run/b.sock"}, Domains: "none", Demo: true}
+	want := Options{Tick: 2 * time.Second, Reader: "files", Containers: []string{"/run/a.sock", "/run/b.sock"}, Domains: "none", Connections: "auto", Demo: true}
 	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || !reflect.DeepEqual(got, want) {
 		t.Errorf("opened with %+v (%v), want %+v", got, err, want)
 	}
