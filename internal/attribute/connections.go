@@ -47,9 +47,10 @@ func limitConnections(s *connection.Sketch, u *usage.Usage) *connection.Sketch {
 		packets, _ := u.Get([...]usage.Resource{usage.NetworkRxPackets, usage.NetworkTxPackets}[i])
 		limitAmounts(s.Entries, packets, func(e *connection.Entry) *int64 { return [...]*int64{&e.RxPackets, &e.TxPackets}[i] })
 	}
-	s.Missed = min(s.Missed, whole)
+	rest := whole - s.Sum().Bytes() // no edge may have had more beyond its own
+	s.Missed = min(s.Missed, rest)
 	for i := range s.Entries {
-		s.Entries[i].Error = min(s.Entries[i].Error, whole)
+		s.Entries[i].Error = min(s.Entries[i].Error, rest)
 	}
 	s.Entries = slices.DeleteFunc(s.Entries, func(e connection.Entry) bool { return e.Bytes() == 0 })
 	if len(s.Entries) == 0 && s.Missed == 0 {

@@ -22,6 +22,8 @@ type talker struct {
 	used    [4]int64 // of the open window
 	classes usage.ClassBytes
 	edges   *connection.Sketch
+	merged  *connection.Sketch // of all windows
+	all     connection.Traffic
 }
 
 func edgeOf(n int) connection.Edge {
@@ -111,7 +113,8 @@ func (k *talker) check(t *rapid.T, row *usage.Row) (lowered bool) {
 	if shown == nil {
 		shown = &connection.Sketch{}
 	}
-	if want := min(shown.Missed, whole); got.Missed != want {
+	rest := whole - got.Sum().Bytes()
+	if want := min(shown.Missed, rest); got.Missed != want {
 		t.Fatalf("missed %d, want %d", got.Missed, want)
 	}
 	find := func(e connection.Edge) (n connection.Entry) {
@@ -131,12 +134,12 @@ func (k *talker) check(t *rapid.T, row *usage.Row) (lowered bool) {
 		return now, before
 	}
 	for i, d := range usage.Directions {
-		rest, _ := u.Get(d.Whole)
+		unclassified, _ := u.Get(d.Whole)
 		for r := range d.Classes.All() {
-			rest -= u.Amount[r]
+			unclassified -= u.Amount[r]
 		}
 		for class := range usage.NetworkClassLimit {
-			most := rest
+			most := unclassified
 			if class != usage.Unclassified {
 				most = u.Amount[class.Rx()+usage.Resource(i)]
 			}
@@ -149,7 +152,7 @@ func (k *talker) check(t *rapid.T, row *usage.Row) (lowered bool) {
 	for i := range got.Entries {
 		e := &got.Entries[i]
 		was := shown.Entries[slices.IndexFunc(shown.Entries, func(x connection.Entry) bool { return x.Edge == e.Edge })]
-		if e.Bytes() == 0 || e.Error != min(was.Error, whole) || e.RxPackets > was.RxPackets || e.TxPackets > was.TxPackets {
+		if e.Bytes() == 0 || e.Error != min(was.Error, rest) || e.RxPackets > was.RxPackets || e.TxPackets > was.TxPackets {
 			t.Fatalf("%+v, shown was %+v", e, was)
 		}
 		if i > 0 && got.Entries[i-1].Compare(e.Edge) >= 0 {
@@ -158,6 +161,11 @@ func (k *talker) check(t *rapid.T, row *usage.Row) (lowered bool) {
 	}
 	if sum := got.Sum(); sum.RxPackets > k.used[2] || sum.TxPackets > k.used[3] {
 		t.Fatalf("the edges have %d and %d packets of %d and %d", sum.RxPackets, sum.TxPackets, k.used[2], k.used[3])
+	}
+	k.merged = connection.Merged(k.merged, row.Connections)
+	k.all = k.all.Plus(connection.Traffic{RxBytes: u.Amount[usage.NetworkRx], TxBytes: u.Amount[usage.NetworkTx], RxPackets: u.Amount[usage.NetworkRxPackets], TxPackets: u.Amount[usage.NetworkTxPackets]})
+	if k.merged != nil && !k.merged.IsWithin(k.all) {
+		t.Fatalf("%+v of windows that had %+v", *k.merged, k.all)
 	}
 	return lowered
 }

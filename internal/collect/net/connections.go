@@ -1,12 +1,15 @@
 package net
 
 import (
+	"slices"
+
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/usage"
 )
 
-// How many edges a sketch may have while it is filled, and for how many keys traffic waits for an owner.
+// How many edges a sketch may have while it is filled, and for how many keys traffic waits for an owner by edge. That of others waits
+// by class: there may be as many keys as the kernel has room for edges.
 const (
 	mostEdges  = 8 * connection.Top
 	maxWaiting = 256
@@ -14,8 +17,9 @@ const (
 
 // waiting is traffic of a key that has no owner yet: as its group counts it, and as its interfaces do.
 type waiting struct {
-	by   [2]byOther
-	ends int // of windows, since
+	by      [2]byOther
+	byClass bool
+	ends    int // of windows, since
 }
 
 // readEdges adds the traffic by peer since the latest reading to its owners, with the classes of it. edge says that a
@@ -38,19 +42,16 @@ func (t *Table) readEdges(edge bool) error {
 	}
 	err := c.counter.DrainEdges(func(e bpf.Edge, n *bpf.EdgeTraffic) {
 		if x, ofInterface := t.ownerOf(e.Of); x != nil {
-			x.addEdge(e, n, ofInterface)
+			x.addEdge(e, n, ofInterface, false)
 			return
 		}
 		w := c.waiting[e.Of]
 		if w == nil {
-			if len(c.waiting) == maxWaiting {
-				return
-			}
-			w = &waiting{}
+			w = &waiting{byClass: len(c.waiting) >= maxWaiting}
 			c.waiting[e.Of] = w
 		}
-		w.by[0].addEdge(e, n, false)
-		w.by[1].addEdge(e, n, true)
+		w.by[0].addEdge(e, n, false, w.byClass)
+		w.by[1].addEdge(e, n, true, w.byClass)
 	})
 	return err
 }
@@ -62,11 +63,12 @@ func (x *byOther) sketch() *connection.Sketch {
 	return x.edges
 }
 
-// addEdge adds the traffic of an edge, and to the class of it.
-func (x *byOther) addEdge(e bpf.Edge, n *bpf.EdgeTraffic, ofInterface bool) {
-	rx, tx := int64(n.Received.Wire), int64(n.Sent.Wire)
+// addEdge adds the traffic of an edge, and to the class of it; with byClass to that alone. A peer with an address of IPv4 in IPv6, which no
+// packet may have, is none: any program can write such a packet.
+func (x *byOther) addEdge(e bpf.Edge, n *bpf.EdgeTraffic, ofInterface, byClass bool) {
+	rx, tx, rxPackets, txPackets := int64(n.Received.Wire), int64(n.Sent.Wire), int64(n.Received.Packets), int64(n.Sent.Packets)
 	if ofInterface {
-		rx, tx = int64(n.Received.Interface), int64(n.Sent.Interface)
+		rx, tx, rxPackets, txPackets = int64(n.Received.Interface), int64(n.Sent.Interface), int64(n.Received.InterfacePackets), int64(n.Sent.InterfacePackets)
 	}
 	class := usage.NetworkClass(n.Class)
 	if class != usage.Unclassified {
@@ -74,8 +76,17 @@ func (x *byOther) addEdge(e bpf.Edge, n *bpf.EdgeTraffic, ofInterface bool) {
 		x.addClass(class.Tx(), tx)
 	}
 	s := x.sketch()
+	if byClass || e.Peer.Is4In6() {
+		s.Miss(rx + tx)
+		return
+	}
 	s.Add(connection.Edge{Peer: e.Peer, Port: e.Port, Protocol: e.Protocol, Listens: e.Listens, Class: uint8(class)},
-		connection.Traffic{RxBytes: rx, TxBytes: tx, RxPackets: int64(n.Received.Packets), TxPackets: int64(n.Sent.Packets)})
+		connection.Traffic{RxBytes: rx, TxBytes: tx, RxPackets: rxPackets, TxPackets: txPackets})
+	limit(s)
+}
+
+// limit keeps the largest edges of a sketch that is filled, once it has very many.
+func limit(s *connection.Sketch) {
 	if len(s.Entries) >= mostEdges {
 		s.Limit(connection.Top)
 	}
@@ -90,6 +101,7 @@ func (x *byOther) take(from *byOther) {
 	}
 	if from.edges != nil {
 		x.sketch().Merge(*from.edges)
+		limit(x.edges)
 	}
 }
 
@@ -100,6 +112,7 @@ func (t *Table) showConnections(x *target) {
 			x.edges.Merge(*x.shown)
 		}
 		x.edges.Limit(connection.Top)
+		x.edges.Entries = slices.Clone(x.edges.Entries) // without the room that it was filled in
 		x.shown, x.edges = x.edges, nil
 	}
 	if x.reading.Connections = x.shown; x.shown != nil {

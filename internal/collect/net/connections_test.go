@@ -37,6 +37,7 @@ func (c *classFake) exchange(group, space uint64, peer string, class usage.Netwo
 		d.to.Wire += d.by * bytes
 		d.to.Interface += d.by * (bytes + packets*perPacket)
 		d.to.Packets += d.by * packets
+		d.to.InterfacePackets += d.by * packets
 	}
 }
 
@@ -202,6 +203,8 @@ func TestConnectionsOfMany(t *testing.T) {
 	const missed = 3 * 11
 	if s := got.Connections; s == nil || len(s.Entries) != connection.Top || s.Missed < missed || s.Missed > missed+whole/(connection.Top+1) {
 		t.Fatalf("%+v of %d bytes", s, whole)
+	} else if s.Missed <= missed+3*7 { // the largest of the small ones
+		t.Errorf("missed %d: all edges were kept until the end", s.Missed)
 	}
 	large := 0
 	for _, e := range got.Connections.Entries {
@@ -217,6 +220,81 @@ func TestConnectionsOfMany(t *testing.T) {
 	}
 	if sum := (*got.Classes)[0] + (*got.Classes)[1]; sum != whole+missed {
 		t.Errorf("the classes have %d of %d", sum, whole+missed)
+	}
+}
+
+// TestConnectionsOfStrangers checks that the traffic of very many namespaces without an owner waits too: by class alone.
+func TestConnectionsOfStrangers(t *testing.T) {
+	const spaces = 300 // of one workload that is found later
+	f := newFake(t)
+	f.classified("/a", 11, 7, hostSpace)
+	tab, c := connected(t, f)
+	for i := range uint64(spaces) {
+		for edge := range uint64(connection.Top) {
+			c.exchange(11, 1000+i, netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(edge)}).String(), usage.ClassNode, 1, 10)
+		}
+	}
+	read(t, tab, true)
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Service, Path: "/a"})
+	read(t, tab, true)
+	read(t, tab, true)
+	got := tab.Reading(1)
+	wantClasses(t, got, byClass{usage.ClassNode: spaces * connection.Top * 10})
+	whole := int64(spaces * connection.Top * 30)
+	s := got.Connections
+	const strange = (spaces - 256) * connection.Top * 30 // of the namespaces beyond those whose edges are kept
+	if s == nil || len(s.Entries) != connection.Top || s.Missed < strange || s.Missed > whole/3 {
+		t.Fatalf("%+v of %d bytes", s, whole)
+	} else if s.Missed <= strange+30 { // an edge
+		t.Errorf("missed %d: all edges were kept until the end", s.Missed)
+	}
+	if cap(s.Entries) > 2*connection.Top {
+		t.Errorf("there is room for %d edges", cap(s.Entries))
+	}
+}
+
+// TestConnectionsOfMappedAddresses checks that an address that no packet may have, which any program can write into one, is not one of a peer: batches
+// with it would be refused.
+func TestConnectionsOfMappedAddresses(t *testing.T) {
+	f := newFake(t)
+	f.classified("/a", 11, 7, hostSpace)
+	tab, c := connected(t, f)
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Service, Path: "/a"})
+	read(t, tab, true)
+	read(t, tab, true)
+	c.exchange(11, hostSpace, "::ffff:10.0.0.1", usage.ClassZone, 1, 100)
+	c.exchange(11, hostSpace, "10.0.0.1", usage.ClassZone, 1, 7)
+	read(t, tab, true)
+	got := tab.Reading(1)
+	wantClasses(t, got, byClass{usage.ClassZone: 107})
+	if s := got.Connections; s == nil || s.Validate() != nil || len(s.Entries) != 1 || s.Entries[0].RxBytes != 7 || s.Missed != 300 || s.Entries[0].Error != 300 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestPacketsOfConnections checks that a holder of a namespace has the packets that its interfaces count, and a workload in the machine's
+// those of the group.
+func TestPacketsOfConnections(t *testing.T) {
+	f := newFake(t)
+	f.classified("/a", 11, 7, 200)
+	f.classified("/b", 12, 8, hostSpace)
+	tab, c := connected(t, f)
+	for i, path := range []string{"/a", "/b"} {
+		tab.Track(net.Target{Hierarchy: unified, Slot: usage.Slot(i + 1), Kind: workload.Service, Path: path})
+	}
+	read(t, tab, true)
+	read(t, tab, true)
+	for i, space := range []uint64{200, hostSpace} {
+		c.exchange(uint64(11+i), space, "10.0.0.1", usage.ClassNode, 9, 100)
+	}
+	for _, n := range c.edges {
+		n.Received.InterfacePackets, n.Sent.InterfacePackets = 2, 3
+	}
+	read(t, tab, true)
+	for slot, want := range map[usage.Slot][2]int64{1: {2, 3}, 2: {9, 18}} {
+		if s := tab.Reading(slot).Connections; s == nil || len(s.Entries) != 1 || s.Entries[0].RxPackets != want[0] || s.Entries[0].TxPackets != want[1] {
+			t.Errorf("%d: %+v, want %v packets", slot, s, want)
+		}
 	}
 }
 

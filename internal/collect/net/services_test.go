@@ -297,19 +297,26 @@ func TestLiveServicesOfOthers(t *testing.T) {
 // the machine's translates, it has no class.
 func TestLiveServicesBefore(t *testing.T) {
 	const packets, port = 2 * burst, 5353
-	send := func(n *classNet) { n.ask(n.a, fmt.Sprintf("udpfrom %s %d %d", at(service4, 80), packets, port)) }
+	sendFrom := func(n *classNet, port int) {
+		n.ask(n.a, fmt.Sprintf("udpfrom %s %d %d", at(service4, 80), packets, port))
+	}
+	send := func(n *classNet) { sendFrom(n, port) }
 	for followed, want := range map[bool][2]byClass{
 		true: {{usage.ClassZone: packets * (datagram + udp4 + ethernet)}, {usage.ClassZone: 2 * (1 + udp4 + ethernet)}}, false: {},
 	} {
-		t.Run(fmt.Sprintf("followed=%v", followed), func(t *testing.T) {
-			n := newServiceNet(t, bpf.Net|bpf.Classes, followed, send)
-			n.take()
-			send(n)
-			n.wantOnly("after it", n.take()[1], want[0], want[1])
-			for _, p := range []*program{n.a, n.b, n.c} {
-				p.end()
-			}
-		})
+		for _, parts := range byClassOrPeer {
+			t.Run(fmt.Sprintf("followed=%v,%s", followed, parts), func(t *testing.T) {
+				n := newServiceNet(t, parts, followed, send)
+				n.take()
+				send(n)
+				n.wantOnly("after it", n.take()[1], want[0], want[1])
+				sendFrom(n, port+1)
+				wantSums(t, "another one", n.take()[1])
+				for _, p := range []*program{n.a, n.b, n.c} {
+					p.end()
+				}
+			})
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ func quarterOf(minute int64) int64 { return minute - minute%batch.Quarter }
 
 // pieceOf returns what of a sketch stands in the pieces of a window from one up to another one, of which whole is all
 // traffic; nil if nothing does. Each amount is rounded by itself, and a byte or so more than the traffic is left out. Bytes that an
-// edge may have had beyond its own are rounded up, but are no more than the traffic.
+// edge may have had beyond its own are rounded up, but are no more than the rest of the traffic.
 func (w *window) pieceOf(s *connection.Sketch, whole connection.Traffic, from, to int) *connection.Sketch {
 	part := func(total int64) int64 {
 		v := w.Cumulative(total, to-1)
@@ -68,21 +68,25 @@ func (w *window) pieceOf(s *connection.Sketch, whole connection.Traffic, from, t
 		return connection.Traffic{RxBytes: part(t.RxBytes), TxBytes: part(t.TxBytes), RxPackets: part(t.RxPackets), TxPackets: part(t.TxPackets)}
 	}
 	left := parts(whole)
-	most, span := left.Bytes(), w.Edges[to-1].Elapsed
+	span := w.Edges[to-1].Elapsed
 	if from > 0 {
 		span -= w.Edges[from-1].Elapsed
 	}
-	atMost := func(total int64) int64 { return min(total, portion(total, span, w.End-w.Start)+1, most) }
-	piece := &connection.Sketch{Missed: atMost(s.Missed)}
+	piece := &connection.Sketch{}
 	for _, e := range s.Entries {
 		t := parts(e.Traffic)
 		e.Traffic = connection.Traffic{RxBytes: min(t.RxBytes, left.RxBytes), TxBytes: min(t.TxBytes, left.TxBytes),
 			RxPackets: min(t.RxPackets, left.RxPackets), TxPackets: min(t.TxPackets, left.TxPackets)}
 		left = connection.Traffic{RxBytes: left.RxBytes - e.RxBytes, TxBytes: left.TxBytes - e.TxBytes,
 			RxPackets: left.RxPackets - e.RxPackets, TxPackets: left.TxPackets - e.TxPackets}
-		if e.Error = atMost(e.Error); e.Bytes() > 0 {
+		if e.Bytes() > 0 {
 			piece.Entries = append(piece.Entries, e)
 		}
+	}
+	atMost := func(total int64) int64 { return min(total, portion(total, span, w.End-w.Start)+1, left.Bytes()) }
+	piece.Missed = atMost(s.Missed)
+	for i := range piece.Entries {
+		piece.Entries[i].Error = atMost(piece.Entries[i].Error)
 	}
 	if len(piece.Entries) == 0 && piece.Missed == 0 {
 		return nil

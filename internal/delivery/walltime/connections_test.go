@@ -30,7 +30,7 @@ func drawTalk(t *rapid.T, r *usage.Row) {
 	r.Usage.Put(usage.NetworkTx, sum.TxBytes+rest(), usage.Measured)
 	r.Usage.Put(usage.NetworkRxPackets, sum.RxPackets+rest(), usage.Measured)
 	r.Usage.Put(usage.NetworkTxPackets, sum.TxPackets+rest(), usage.Measured)
-	s.Missed = rapid.Int64Range(0, r.Usage.Amount[usage.NetworkRx]+r.Usage.Amount[usage.NetworkTx]).Draw(t, "missed")
+	s.Missed = rapid.Int64Range(0, r.Usage.Amount[usage.NetworkRx]+r.Usage.Amount[usage.NetworkTx]-sum.Bytes()).Draw(t, "missed")
 	for i := range s.Entries {
 		s.Entries[i].Error = rapid.Int64Range(0, s.Missed).Draw(t, "error")
 	}
@@ -126,7 +126,7 @@ func TestConnectionsAtQuarters(t *testing.T) {
 	const quarter = int64(1_700_000_100) // seconds
 	w := usage.Window{Boot: "b", End: 60e9, Offset: (quarter - 40) * 1e9, CPUs: 1, Rows: []usage.Row{{ShortID: 7,
 		Connections: &connection.Sketch{Missed: 30, Entries: []connection.Entry{{Edge: edge, Traffic: connection.Traffic{RxBytes: 60, TxBytes: 90, RxPackets: 3, TxPackets: 1}, Error: 9}}}}}}
-	for r, n := range map[usage.Resource]int64{usage.NetworkRx: 60, usage.NetworkTx: 90, usage.NetworkRxPackets: 3, usage.NetworkTxPackets: 1} {
+	for r, n := range map[usage.Resource]int64{usage.NetworkRx: 100, usage.NetworkTx: 120, usage.NetworkRxPackets: 3, usage.NetworkTxPackets: 1} {
 		w.Rows[0].Usage.Put(r, n, usage.Measured)
 	}
 	c, err := walltime.Cut([]usage.Window{w}, []time.Duration{0})
@@ -168,6 +168,7 @@ func TestConnectionsBeyondTraffic(t *testing.T) {
 		"packets received": {Entries: []connection.Entry{{Edge: edge, Traffic: connection.Traffic{RxBytes: 1, RxPackets: 4}}}},
 		"packets sent":     {Entries: []connection.Entry{{Edge: edge, Traffic: connection.Traffic{RxBytes: 1, TxPackets: 5}}}},
 		"missed":           {Missed: 31},
+		"missed of a rest": {Missed: 26, Entries: []connection.Entry{{Edge: edge, Traffic: connection.Traffic{RxBytes: 2, TxBytes: 3}}}},
 		"negative":         {Entries: []connection.Entry{{Edge: edge, Traffic: connection.Traffic{RxBytes: -1}}}},
 	} {
 		row := usage.Row{ShortID: 1, Connections: &s}

@@ -85,15 +85,16 @@ func (k *Kernel) openCount(l *loader) {
 			k.setResult(p, err)
 			return
 		}
+		net := c.net // of both directions, or those of another part
 		for _, name := range programsOf[p] {
 			prog, err := l.program(spec, c.maps, name)
 			if err == nil {
 				k.onClose(prog.Close)
 				switch name {
 				case "net_ingress", "class_ingress", "edge_ingress":
-					c.net[0] = prog
+					net[0] = prog
 				case "net_egress", "class_egress", "edge_egress":
-					c.net[1] = prog
+					net[1] = prog
 				default:
 					err = k.attach(prog, spec.Programs[name].AttachTo)
 				}
@@ -103,6 +104,7 @@ func (k *Kernel) openCount(l *loader) {
 				return
 			}
 		}
+		c.net = net
 		k.setResult(p, nil)
 		if p == Classes {
 			if c.events, err = l.program(spec, c.maps, "connection"); err != nil {

@@ -46,16 +46,18 @@ type countClassKey struct {
 type countEdgeCounts struct {
 	_        structs.HostLayout
 	Received struct {
-		_         structs.HostLayout
-		Wire      uint64
-		Interface uint64
-		Packets   uint64
+		_                structs.HostLayout
+		Wire             uint64
+		Interface        uint64
+		Packets          uint64
+		InterfacePackets uint64
 	}
 	Sent struct {
-		_         structs.HostLayout
-		Wire      uint64
-		Interface uint64
-		Packets   uint64
+		_                structs.HostLayout
+		Wire             uint64
+		Interface        uint64
+		Packets          uint64
+		InterfacePackets uint64
 	}
 	Class uint64
 }
@@ -127,10 +129,11 @@ type countPending struct {
 	_    structs.HostLayout
 	Key  countClassKey
 	Sent struct {
-		_         structs.HostLayout
-		Wire      uint64
-		Interface uint64
-		Packets   uint64
+		_                structs.HostLayout
+		Wire             uint64
+		Interface        uint64
+		Packets          uint64
+		InterfacePackets uint64
 	}
 }
 

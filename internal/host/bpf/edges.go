@@ -29,8 +29,9 @@ type Edge struct {
 	Listens bool
 }
 
-// A PacketSize is an amount of traffic in one direction: bytes as [ClassBytes] has them, and packets on the wire.
-type PacketSize struct{ Wire, Interface, Packets uint64 }
+// A PacketSize is an amount of traffic in one direction: bytes as [ClassBytes] has them, and packets in the same two ways: an interface
+// in memory counts a large packet, which is divided later, once.
+type PacketSize struct{ Wire, Interface, Packets, InterfacePackets uint64 }
 
 // EdgeTraffic is the traffic of an edge in both directions.
 type EdgeTraffic struct {

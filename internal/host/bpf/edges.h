@@ -55,6 +55,7 @@ static __always_inline void add_size(struct packet_size *to, const struct packet
 	__sync_fetch_and_add(&to->wire, n->wire);
 	__sync_fetch_and_add(&to->interface, n->interface);
 	__sync_fetch_and_add(&to->packets, n->packets);
+	__sync_fetch_and_add(&to->interface_packets, n->interface_packets);
 }
 
 /* Adds what was sent, or received, to an edge that may be new. Without room for it, it counts for the class alone. */
@@ -101,7 +102,7 @@ static __always_inline bool listens(void *sk, __u8 protocol, __u16 connected, __
 		tcp = (struct sock *)bpf_skc_to_tcp_sock(sk);
 		if (tcp)
 			return tcp->sk_max_ack_backlog;
-	} else if (connected) {
+	} else if (protocol == PROTO_UDP && connected) {
 		return false;
 	}
 	return bpf_ntohs(here) < bpf_ntohs(there);

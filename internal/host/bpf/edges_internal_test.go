@@ -31,7 +31,7 @@ func (k *Kernel) drained(t testing.TB) map[Edge]EdgeTraffic {
 
 // amount is the traffic of a number of packets with a size from the IP header on.
 func amount(packets, size uint64) PacketSize {
-	return PacketSize{Wire: packets * size, Interface: packets * (size + 14), Packets: packets}
+	return PacketSize{Wire: packets * size, Interface: packets * (size + 14), Packets: packets, InterfacePackets: packets}
 }
 
 // TestEdges counts packets by edge. The sockets of a test are of no protocol: the lower port is that of the end that listens.
@@ -237,6 +237,35 @@ func TestPendingWithoutEdges(t *testing.T) {
 	original, reply = translation(udp, here, service, "10.2.0.7:8080")
 	k.event(t, message(msgNew, original, reply, 0))
 	if d := cmp.Diff(map[int]uint64{sent(4): n}, k.classBytes(t)); d != "" {
+		t.Errorf("bytes by place (-want +got):\n%s", d)
+	}
+}
+
+// TestServiceWithoutClass checks that without Connections, traffic to a service's real end that has no class is in no count.
+func TestServiceWithoutClass(t *testing.T) {
+	k := classifier(t, 0)
+	follow(t, k)
+	const here, service = "10.1.0.9:4000", "10.96.0.1:80"
+	original, reply := translation(6, here, service, "10.3.0.8:8080") // no class
+	k.event(t, message(msgNew, original, reply, 0))
+	k.packet(t, here, service, 6, 16, true)
+	if err := k.ClassCounts(func(of ClassKey, n *ClassCounts) { t.Errorf("%v: %v", of, *n) }); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOneDirectionByEdge lets the second one of the programs that count by edge fail: both directions count by class.
+func TestOneDirectionByEdge(t *testing.T) {
+	programs := programsOf[Connections]
+	programsOf[Connections] = []string{programs[0], "connection"} // attaches to nothing
+	t.Cleanup(func() { programsOf[Connections] = programs })
+	k := openClassifier(t, Connections)
+	if k.Err(Connections) == nil {
+		t.Fatal("the programs are loaded")
+	}
+	n := k.packet(t, "10.1.0.9:4000", "10.2.0.7:80", 6, 16, true)
+	k.packet(t, "10.2.0.7:80", "10.1.0.9:4000", 6, 16, false)
+	if d := cmp.Diff(map[int]uint64{sent(4): n, received(4): n}, k.classBytes(t)); d != "" {
 		t.Errorf("bytes by place (-want +got):\n%s", d)
 	}
 }

@@ -88,7 +88,7 @@ func TestLiveEdgesOfDatagrams(t *testing.T) {
 	const size = 20 + 8 + datagram
 	var want []one
 	for n := uint64(1); n <= sends; n++ {
-		want = append(want, one{"127.0.0.2", s.key, bpf.PacketSize{Wire: n * size, Interface: n * (size + 14), Packets: n}})
+		want = append(want, one{"127.0.0.2", s.key, bpf.PacketSize{Wire: n * size, Interface: n * (size + 14), Packets: n, InterfacePackets: n}})
 	}
 	less := cmpopts.SortSlices(func(a, b one) bool { return a.Amount.Wire < b.Amount.Wire })
 	if d := cmp.Diff(want, got, less); d != "" {

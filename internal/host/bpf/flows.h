@@ -223,6 +223,8 @@ static __always_inline void count_class(struct __sk_buff *skb, bool sent, const 
 		if (!e)
 			return;
 		class = class_behind(e, skb->protocol == ETH_P_IPV6);
+		if (!class)
+			return;
 	}
 	add_class(&k, class, sent, n);
 }

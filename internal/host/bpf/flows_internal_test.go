@@ -83,8 +83,17 @@ func translation(protocol uint8, from, to, behind string) (original, reply direc
 	return direction{port(from), port(to), protocol, 0}, direction{port(behind), port(from), protocol, 0}
 }
 
-// classifier opens a kernel that classifies all packets of tests, with a few rules.
+// classifier opens a kernel that classifies all packets of tests, with a few rules, and has another part too.
 func classifier(t testing.TB, more Part) *Kernel {
+	t.Helper()
+	k := openClassifier(t, more)
+	if more != 0 && k.Err(more) != nil {
+		t.Fatal(k.Err(more)) // a kernel that counts by class can do that too
+	}
+	return k
+}
+
+func openClassifier(t testing.TB, more Part) *Kernel {
 	t.Helper()
 	cfg := Default()
 	cfg.Parts, cfg.Groups, cfg.Loopback = Net|Classes|more, 64, true // the packets of a test are of lo
@@ -98,9 +107,6 @@ func classifier(t testing.TB, more Part) *Kernel {
 	}
 	if err != nil {
 		t.Fatal(err)
-	}
-	if more != 0 && k.Err(more) != nil {
-		t.Fatal(k.Err(more)) // a kernel that counts by class can do that too
 	}
 	if err := k.SetClasses(map[netip.Prefix]uint8{
 		netip.MustParsePrefix("10.2.0.0/16"): 4, netip.MustParsePrefix("fd00:2::/32"): 5, netip.MustParsePrefix("9.0.0.0/8"): 6,

@@ -12,11 +12,15 @@
 #define PROTO_UDP 17
 #define PROTO_SCTP 132
 
-/* Bytes as the group's counts have them, bytes as an Ethernet interface counts them, and packets on the wire. */
+/*
+ * Bytes and packets, as the group's counts have them and as an Ethernet interface
+ * counts them: one in memory counts a large packet, which is divided later, once.
+ */
 struct packet_size {
 	__u64 wire;
 	__u64 interface;
 	__u64 packets;
+	__u64 interface_packets;
 };
 
 /* The length of the headers that each segment of a large packet repeats. */
@@ -50,6 +54,7 @@ static __always_inline void packet(struct __sk_buff *skb, struct packet_size *n)
 	n->wire = len;
 	n->interface = len + ETH_HLEN;
 	n->packets = 1;
+	n->interface_packets = 1;
 	if (size && len > size) {
 		__u32 header = header_size(skb);
 

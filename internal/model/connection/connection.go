@@ -188,9 +188,10 @@ func (s *Sketch) Validate() error {
 	return nil
 }
 
-// IsWithin reports whether a valid sketch has no more than a whole, in each direction.
+// IsWithin reports whether a valid sketch has no more than a whole, in each direction, and has missed no more than the rest of it. A sketch
+// that was merged of such ones, and limited, is within the sum of their wholes.
 func (s *Sketch) IsWithin(whole Traffic) bool {
 	n := s.Sum()
 	return n.RxBytes <= whole.RxBytes && n.TxBytes <= whole.TxBytes && n.RxPackets <= whole.RxPackets && n.TxPackets <= whole.TxPackets &&
-		(s.Missed <= whole.RxBytes || s.Missed-whole.RxBytes <= whole.TxBytes)
+		(s.Missed <= whole.RxBytes-n.RxBytes || s.Missed-(whole.RxBytes-n.RxBytes) <= whole.TxBytes-n.TxBytes)
 }

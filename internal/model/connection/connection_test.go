@@ -178,3 +178,28 @@ func TestLimitOfLowered(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestWithin checks that sketches that are within their wholes are within the sum of these once they are merged.
+func TestWithin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var merged *connection.Sketch
+		var whole connection.Traffic
+		amount := rapid.Int64Range(1, 20)
+		for range rapid.IntRange(2, 5).Draw(t, "sketches") {
+			s := &connection.Sketch{}
+			for range rapid.IntRange(0, connection.Top).Draw(t, "edges") {
+				e := connection.Edge{Peer: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(0, 99).Draw(t, "peer"))})}
+				s.Add(e, connection.Traffic{RxBytes: amount.Draw(t, "received"), TxBytes: amount.Draw(t, "sent"), RxPackets: 1})
+			}
+			rest := connection.Traffic{RxBytes: amount.Draw(t, "rest"), TxBytes: amount.Draw(t, "rest")}
+			s.Missed = rapid.Int64Range(0, rest.Bytes()).Draw(t, "missed")
+			for i := range s.Entries {
+				s.Entries[i].Error = rapid.Int64Range(0, s.Missed).Draw(t, "error")
+			}
+			whole = whole.Plus(rest).Plus(s.Sum())
+			if merged = connection.Merged(merged, s); merged.Validate() != nil || !merged.IsWithin(whole) {
+				t.Fatalf("%+v of %+v: %v", *merged, whole, merged.Validate())
+			}
+		}
+	})
+}
