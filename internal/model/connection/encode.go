@@ -12,6 +12,9 @@ import (
 // sketchVersion is that of the bytes of a sketch.
 const sketchVersion = 1
 
+// minEdge is the least number of bytes of an edge.
+const minEdge = 13
+
 // Bits of the first byte of an edge.
 const (
 	edgeListens = 1 << iota
@@ -56,6 +59,9 @@ func Decode(b []byte) (*Sketch, error) {
 		return int64(n)
 	}
 	s := &Sketch{Missed: number(math.MaxInt64)}
+	if len(b) > 0 {
+		s.Entries = make([]Entry, 0, min(Top, 1+len(b)/minEdge))
+	}
 	for s.Missed >= 0 && len(b) > 0 {
 		bits, size := b[0], 4
 		if bits&edgeIPv6 != 0 {

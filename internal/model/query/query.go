@@ -1,5 +1,5 @@
 // Package query holds the types for querying a ledger: the query (Query) and the answers (Answer,
-// Node, Source, Workload, Gap).
+// Node, Source, Workload, Gap, Connections).
 package query
 
 import (
