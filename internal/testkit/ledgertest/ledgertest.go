@@ -71,7 +71,7 @@ type suiteTest struct {
 
 // bookingTests are those of what nodes send.
 var bookingTests = []suiteTest{
-	{"Streams", testStreams}, {"Lost", testLost}, {"Names", testNames}, {"Pods", testPods}, {"PodLease", testPodLease}, {"PodNamedTwice", testPodNamedTwice}, {"Reserved", testReserved}, {"Volumes", testVolumes}, {"VolumeUse", testVolumeUse}, {"Connections", testConnections}, {"ConnectionsDropped", testConnectionsDropped}, {"Topology", testTopology}, {"ReservedGuest", testReservedGuest}, {"Slurm", testSlurm}, {"SlurmRead", testSlurmRead}, {"SlurmAgain", testSlurmAgain}, {"SlurmQuota", testSlurmQuota}, {"KubeRuns", testKubeRuns}, {"KubeRunLarge", testKubeRunLarge}, {"Range", testRange},
+	{"Streams", testStreams}, {"Lost", testLost}, {"Names", testNames}, {"Pods", testPods}, {"PodLease", testPodLease}, {"PodNamedTwice", testPodNamedTwice}, {"Reserved", testReserved}, {"Volumes", testVolumes}, {"VolumeUse", testVolumeUse}, {"Connections", testConnections}, {"ConnectionsDropped", testConnectionsDropped}, {"ConnectionsRead", testConnectionsRead}, {"ConnectionsWithin", testConnectionsWithin}, {"Topology", testTopology}, {"ReservedGuest", testReservedGuest}, {"Slurm", testSlurm}, {"SlurmRead", testSlurmRead}, {"SlurmAgain", testSlurmAgain}, {"SlurmQuota", testSlurmQuota}, {"KubeRuns", testKubeRuns}, {"KubeRunLarge", testKubeRunLarge}, {"Range", testRange},
 	{"Text", testText}, {"Late", testLate}, {"Large", testLarge}, {"Handovers", testHandovers}, {"Forged", testForged},
 	{"NestedEnds", testNestedEnds}, {"Guests", testGuests}, {"Groups", testGroups}, {"Unsampled", testUnsampled}, {"NoContent", testNoContent},
 	{"Booked", testBooked}, {"BootPlaces", testBootPlaces}, {"NumberAgain", testNumberAgain},

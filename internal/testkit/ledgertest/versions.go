@@ -348,6 +348,7 @@ func (r *versionRound) check(when string) {
 		}
 	}
 	r.checkList(when)
+	r.checkEdges(when, by)
 }
 
 // checkList checks that each workload is listed once, whatever versions it has.
