@@ -50,6 +50,8 @@ type Ledger interface {
 	// EachPeriod calls f with the answer of Usage, then with those of the UTC hours or days of its
 	// range, in order. Groups that f removes from the first are not in the others if q.Top is set.
 	EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error
+	// Connections returns at most q.Limit edges, the largest first, and all traffic of the same workloads.
+	Connections(ctx context.Context, q query.Query) (*query.Connections, error)
 	Nodes(ctx context.Context, s query.Scope) ([]query.Node, error)
 	// DownstreamServers lists the servers that send their rows to this one.
 	DownstreamServers(ctx context.Context, s query.Scope) ([]query.Source, error)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"mete.dev/mete/internal/api"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
@@ -127,6 +129,32 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 
 func (b *book) EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error {
 	return apispec.EachPeriod(ctx, q, every, b.Usage, f)
+}
+
+// Connections returns three edges of the first workload, as long as there is one.
+func (b *book) Connections(_ context.Context, q query.Query) (*query.Connections, error) {
+	b.last = q
+	c := &query.Connections{From: q.From.Truncate(time.Hour), To: q.To.Add(time.Hour - 1).Truncate(time.Hour), By: q.By}
+	if !q.Scope.All || len(b.rows) == 0 {
+		return c, b.err
+	}
+	var keys []string
+	for _, d := range q.By {
+		keys = append(keys, b.key(&b.rows[0], d))
+	}
+	for i, peer := range []string{"10.0.0.7", "fd00::7", "192.0.2.1"} {
+		e := connection.Entry{Edge: connection.Edge{Peer: netip.MustParseAddr(peer), Port: 443, Protocol: []uint8{6, 17, 132}[i], Listens: i == 0, Class: []uint8{3, 0, 99}[i]},
+			Traffic: connection.Traffic{RxBytes: int64(2000 - i), TxBytes: int64(i), RxPackets: 12, TxPackets: 9}, Error: int64(100 * i)}
+		c.Edges = append(c.Edges, query.Edge{Keys: keys, Entry: e})
+	}
+	c.Missed = 250
+	for i, r := range []usage.Resource{usage.NetworkRx, usage.NetworkTx} {
+		c.Traffic.Present |= usage.SetOf(r)
+		c.Traffic.Quality.Set(r, usage.Apportioned)
+		c.Traffic.Sum[r] = unit.Sum{}.Add(int64(7000 - 6990*i))
+	}
+	c.Limit(q.Limit)
+	return c, b.err
 }
 
 func (b *book) Nodes(_ context.Context, s query.Scope) ([]query.Node, error) {
@@ -676,7 +704,7 @@ func TestErrorsByKind(t *testing.T) {
 	} {
 		b := example()
 		b.err = c.err
-		for _, target := range []string{"/v1/usage", "/v1/nodes", "/v1/sources", "/v1/workloads", "/v1/gaps", "/v1/vms", "/v1/rates"} {
+		for _, target := range []string{"/v1/usage", "/v1/connections", "/v1/nodes", "/v1/sources", "/v1/workloads", "/v1/gaps", "/v1/vms", "/v1/rates"} {
 			code, _, m := ask(t, handler(b, all), "GET", target, "")
 			if code != c.code || m["detail"] != c.detail {
 				t.Errorf("%s, %v: %d %v", target, c.err, code, m)

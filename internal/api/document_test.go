@@ -27,7 +27,7 @@ var knownValues = map[string][]string{
 func TestDocument(t *testing.T) {
 	h := handler(example(), all)
 	d := apispec.Read(t, h)
-	for _, path := range []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/runs", "/v1/vms",
+	for _, path := range []string{"/v1/usage", "/v1/connections", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/runs", "/v1/vms",
 		"/v1/dimensions", "/v1/sources", "/v1/health", "/v1/gaps", "/v1/uptime", "/v1/streams", "/v1/alerts", "/healthz"} {
 		if q := d.Paths[path].Get; q.OperationID == "" || q.Summary == "" {
 			t.Errorf("%s is not described: %+v", path, q)

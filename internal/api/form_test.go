@@ -111,7 +111,7 @@ func TestFilters(t *testing.T) {
 // CSV has the rows of the JSON form, in either of the two ways to ask for it.
 func TestCSV(t *testing.T) {
 	h := handler(example(), all)
-	for path, rows := range map[string]int{"/v1/usage": 4, "/v1/usage?fields=cpu_seconds&limit=1": 3, "/v1/jobs": 2, "/v1/nodes": 1, "/v1/clusters": 1, "/v1/sources": 1, "/v1/workloads": 5,
+	for path, rows := range map[string]int{"/v1/usage": 4, "/v1/usage?fields=cpu_seconds&limit=1": 3, "/v1/connections": 4, "/v1/connections?limit=2&by=user,label:a": 3, "/v1/jobs": 2, "/v1/nodes": 1, "/v1/clusters": 1, "/v1/sources": 1, "/v1/workloads": 5,
 		"/v1/gaps": 1, "/v1/vms?from=-1h": 1, "/v1/streams": 1, "/v1/alerts": 2, "/v1/energy": 0} {
 		for _, w := range []*httptest.ResponseRecorder{get(h, path, "Accept", "text/csv"), get(h, path+map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")]+"format=csv", "Accept", "application/json")} {
 			list, err := csv.NewReader(w.Body).ReadAll()

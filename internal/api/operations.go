@@ -19,6 +19,15 @@ type (
 		Form
 		Conditional
 	}
+	connectionsParams struct {
+		Caller
+		Grouping
+		Range
+		Where
+		Edges
+		Form
+		Conditional
+	}
 	jobsParams struct {
 		Caller
 		Range
@@ -123,6 +132,9 @@ type (
 func (p *usageParams) check() error {
 	return first(p.Form.err, p.Fields.err, p.Order.err, p.Range.err, p.Where.err, p.Largest.err, p.Grouping.err, p.Own.err, p.Division.err, p.Periods.err, v1.CheckPeriods(p.start, p.end, p.every))
 }
+func (p *connectionsParams) check() error {
+	return first(p.Form.err, p.Range.err, p.Where.err, p.Edges.err, p.Grouping.err)
+}
 func (p *jobsParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.Fields.err, p.Range.err, p.Where.err)
 }
@@ -157,6 +169,8 @@ func (p *silencesParams) check() error {
 func (d *description) registerUsage() {
 	register(d, endpoint{path: "/v1/usage", id: "usage", tag: "use", schema: "usage", csv: true, summary: "Usage by groups",
 		text: "Sums over a range, which is extended to whole minutes. The groups, idle and system included, and the rest sum to the capacity of the machines."}, d.handler.usage)
+	register(d, endpoint{path: "/v1/connections", id: "connections", tag: "use", schema: "connections", csv: true, summary: "Peers of workloads, with their traffic",
+		text: "Over a range, which is extended to whole hours. An edge is all connections of the workloads of a group with one peer to one port. Agents record the largest edges of each workload and hour, if that is switched on: an edge may have had up to error_bytes more than its amounts, and the rest is the traffic that is in no edge, so that edges and rest sum to the total. In CSV the rest is the last row, without a peer."}, d.handler.connections)
 	register(d, endpoint{path: "/v1/jobs", id: "jobs", tag: "use", schema: "jobs", csv: true, summary: "Usage by jobs",
 		text: "Sorted by cluster and name, in pages. A job is identified by cluster, job, namespace, user and project."}, d.handler.jobs)
 	register(d, endpoint{path: "/v1/runs", id: "runs", tag: "use", schema: "runs", csv: true, summary: "Runs of jobs",

@@ -195,6 +195,11 @@ type (
 		limit int
 		checked
 	}
+	Edges struct {
+		Limit pageLimit `query:"limit" doc:"only the largest edges; the others are in the rest (default: 10000)"`
+		limit int
+		checked
+	}
 	Division struct {
 		Idle   policy  `query:"idle" doc:"policy by which the energy of idle machines is divided among their workloads"`
 		Nested nesting `query:"nested" doc:"treatment of nodes that are guests of others, whose figures include theirs: none leaves them out"`
@@ -347,6 +352,12 @@ func (g *Own) Resolve(c huma.Context) []error {
 
 // Resolve implements [huma.Resolver].
 func (g *Largest) Resolve(c huma.Context) []error {
+	g.limit, g.err = v1.ParseLimit(callOf(c).given)
+	return nil
+}
+
+// Resolve implements [huma.Resolver].
+func (g *Edges) Resolve(c huma.Context) []error {
 	g.limit, g.err = v1.ParseLimit(callOf(c).given)
 	return nil
 }

@@ -96,6 +96,18 @@ func museumTotal(i int) (t query.Total) {
 	return t
 }
 
+func (m museum) Connections(ctx context.Context, q query.Query) (*query.Connections, error) {
+	c, err := m.book.Connections(ctx, q)
+	if m.empty {
+		c.Edges, c.Missed, c.Traffic = nil, 0, query.Total{}
+	}
+	for i := range c.Edges {
+		c.Edges[i].Keys = slices.Clone(c.Edges[i].Keys)
+		c.Edges[i].Keys[0] = odd[i]
+	}
+	return c, err
+}
+
 func (m museum) Nodes(context.Context, query.Scope) ([]query.Node, error) {
 	if m.empty {
 		return nil, nil
@@ -274,7 +286,7 @@ func TestPinnedAnswers(t *testing.T) {
 		h := api.New(m, m, m, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 		for _, target := range []string{"/v1/usage?by=job,label:" + url.QueryEscape(`<&"`), "/v1/usage?by=node,user&limit=2&idle=used", "/v1/usage?by=cluster&nested=also&fields=cpu_seconds,memory_byte_seconds,energy_joules&sort=memory_byte_seconds",
 			"/v1/usage?by=node,user&limit=1&every=1d&fields=cpu_seconds&from=2026-02-28T12:00:00Z", "/v1/usage?nested=only&limit=3", "/v1/usage?by=kind&nested=also&limit=1", "/v1/jobs", "/v1/jobs?limit=2&fields=cpu_seconds", "/v1/energy", "/v1/energy?limit=1", "/v1/rates", "/v1/rates?limit=1", "/v1/summary", "/v1/clusters", "/v1/clusters?limit=2",
-			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/dimensions", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4", "/v1/uptime", "/v1/uptime?limit=2",
+			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/connections", "/v1/connections?limit=1&by=node,label:app&from=-1h", "/v1/dimensions", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4", "/v1/uptime", "/v1/uptime?limit=2",
 			"/v1/streams", "/v1/streams?limit=1", "/v1/alerts", "/v1/alerts?state=firing&limit=2", "/v1/self"} {
 			for _, accept := range []string{"application/json", "text/csv"} {
 				dump(&b, fmt.Sprintf("%s, empty %t, %s", target, empty, accept), get(h, target, "Accept", accept))

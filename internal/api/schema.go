@@ -160,6 +160,7 @@ func (s *schemas) finish() {
 	// huma's own form of errors is not in use.
 	delete(all, "ErrorModel")
 	delete(all, "ErrorDetail")
+	all["Edge"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, Description: "the name of its group in a dimension of the query, which is the key; empty if the group has none"}
 	for name, schema := range all {
 		t := s.registry.TypeFromRef(components + name)
 		if t == nil {

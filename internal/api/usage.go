@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -107,6 +108,14 @@ func (h *handler) queryUsage(ctx context.Context, scope query.Scope, q query.Que
 	}
 	v1.SetAveragedOver(got, nodes)
 	return got, nil
+}
+
+func (h *handler) connections(ctx context.Context, p *connectionsParams) (*response, error) {
+	got, err := h.ledger.Connections(ctx, query.Query{From: p.start, To: p.end, By: p.by, Where: p.filters, Scope: p.scope, Limit: cmp.Or(p.limit, v1.MaxGroups)})
+	if err != nil {
+		return nil, err
+	}
+	return &response{body: v1.ConnectionsOf(got)}, nil
 }
 
 func dimensionNames(by []query.Dimension) string {

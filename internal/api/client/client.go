@@ -66,6 +66,11 @@ func (c *Client) Usage(ctx context.Context, q v1.UsageQuery) (*v1.Usage, error) 
 	return read[v1.Usage](ctx, c, "/v1/usage", v1.FormatUsageQuery(q))
 }
 
+// Connections requests with whom the workloads that match the filters of q exchanged network traffic: its By and Limit apply too.
+func (c *Client) Connections(ctx context.Context, q query.Query) (*v1.Connections, error) {
+	return read[v1.Connections](ctx, c, "/v1/connections", v1.FormatQuery(query.Query{From: q.From, To: q.To, By: q.By, Where: q.Where, Limit: q.Limit}))
+}
+
 // Nodes asks which nodes a server has.
 func (c *Client) Nodes(ctx context.Context) ([]v1.Node, error) {
 	return list[v1.Node](ctx, c, "/v1/nodes", nil)

@@ -148,30 +148,32 @@ func (u *Usage) Name(every string) string {
 	return fmt.Sprint(u.From.UTC().Format("2006-01-02 15:04"), "Z")
 }
 
+// only removes all figures but these, where f is not nil.
+func (f *Figures) only(figures []figure) {
+	if f == nil {
+		return
+	}
+	amounts := make([]Amount, len(figures))
+	for i := range figures {
+		amounts[i] = f.Get(figures[i].key)
+	}
+	f.figures, f.amounts = figures, amounts
+}
+
 // Only removes all figures but those of these keys; nil keeps all.
 func (u *Usage) Only(keys []string) {
 	if keys == nil {
 		return
 	}
 	u.figures = figuresOf(keys)
-	one := func(f *Figures) {
-		if f == nil {
-			return
-		}
-		amounts := make([]Amount, len(u.figures))
-		for i := range u.figures {
-			amounts[i] = f.Get(u.figures[i].key)
-		}
-		f.figures, f.amounts = u.figures, amounts
-	}
 	for _, groups := range [][]Group{u.Groups, u.NestedGroups} {
 		for i := range groups {
-			one(&groups[i].Figures)
+			groups[i].only(u.figures)
 		}
 	}
-	one(u.Rest)
-	one(u.Total)
-	one(u.Whole)
+	u.Rest.only(u.figures)
+	u.Total.only(u.figures)
+	u.Whole.only(u.figures)
 	for i := range u.Periods {
 		u.Periods[i].Only(keys)
 	}

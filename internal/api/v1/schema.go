@@ -6,7 +6,7 @@ import "mete.dev/mete/internal/model/live"
 // of their queries, for the description of the API. The elements of lists come from
 // [ElementTypes].
 func DocumentTypes() map[string]any {
-	return map[string]any{"usage": Usage{}, "jobs": Jobs{}, "energy": Energy{}, "health": Health{}, "self": Self{}, "summary": live.Summary{}}
+	return map[string]any{"usage": Usage{}, "connections": Connections{}, "jobs": Jobs{}, "energy": Energy{}, "health": Health{}, "self": Self{}, "summary": live.Summary{}}
 }
 
 // ElementTypes returns values of the types of elements, by the names of their lists.

@@ -54,7 +54,7 @@ func (e *encoder) fields(v reflect.Value, first bool) {
 		case f.Anonymous:
 			e.fields(v.Field(i), first)
 			continue
-		case !f.IsExported() || options == "omitempty" && v.Field(i).IsZero():
+		case !f.IsExported() || key == "-" || options == "omitempty" && v.Field(i).IsZero():
 			continue
 		case !first:
 			e.b = append(e.b, ',')
@@ -66,6 +66,8 @@ func (e *encoder) fields(v reflect.Value, first bool) {
 		switch x := v.Field(i).Interface().(type) {
 		case []Group:
 			e.groups(x)
+		case []Edge:
+			e.edges(x)
 		case *Figures:
 			e.total(x)
 		case []Usage:
@@ -89,6 +91,23 @@ func (e *encoder) periods(list []Usage) {
 		e.flush(chunk)
 	}
 	e.b = append(e.b, ']')
+}
+
+func (e *encoder) edges(list []Edge) {
+	e.b = append(e.b, '[')
+	for i := range list {
+		if i > 0 {
+			e.b = append(e.b, ',')
+		}
+		e.b = append(e.b, "\n{"...)
+		for k, p := range e.prefixes {
+			e.b = append(appendText(append(e.b, p...), list[i].Keys[k]), ',')
+		}
+		e.fields(reflect.ValueOf(&list[i]).Elem(), true)
+		e.b = append(e.b, '}')
+		e.flush(chunk)
+	}
+	e.b = append(e.b, "\n]"...)
 }
 
 func (e *encoder) groups(groups []Group) {

@@ -100,6 +100,11 @@ func (b *book) EachPeriod(ctx context.Context, q query.Query, every query.Period
 	return apispec.EachPeriod(ctx, q, every, b.Usage, f)
 }
 
+func (b *book) Connections(_ context.Context, q query.Query) (*query.Connections, error) {
+	b.asked = q
+	return &query.Connections{From: q.From, To: q.To, By: q.By}, nil
+}
+
 func (b *book) Nodes(context.Context, query.Scope) ([]query.Node, error) {
 	return []query.Node{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", Enrolled: noon.AddDate(-1, 0, 0), Through: noon, State: "live", CPUs: 8, Streams: 1,
 		Nested: &query.Nesting{Host: "01K5X3V7QZ8R9S0T1V2W3X4Y61", HostName: "metal", Name: "vm\x1b1", Since: noon.Add(-time.Hour), Seen: noon}}}, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 	_ "modernc.org/sqlite"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/connection"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/attack"
@@ -75,10 +78,18 @@ func newScene(t *testing.T, args ...string) *scene {
 	return s
 }
 
+// partner is the address with which the victim exchanges traffic.
+const partner = "203.0.113.77"
+
 // victimSends lets the victim send one more window.
 func (s *scene) victimSends(t *testing.T) {
 	t.Helper()
-	if r := s.victim.Send(t, []batch.Name{s.payroll}, s.victim.Window(s.at, s.at+windowLength, windowLength, s.payroll)); r.Verdict != "taken" {
+	w := s.victim.Window(s.at, s.at+windowLength, windowLength, s.payroll)
+	w.Rows[0].Connections = &connection.Sketch{Missed: 4321}
+	w.Rows[0].Connections.Entries = []connection.Entry{{Edge: connection.Edge{Peer: netip.MustParseAddr(partner), Port: 443, Protocol: 6}, Traffic: connection.Traffic{RxBytes: 1e6, RxPackets: 9}}}
+	w.Rows[0].Usage.Put(usage.NetworkRx, 2e6, usage.Measured)
+	w.Rows[0].Usage.Put(usage.NetworkRxPackets, 20, usage.Measured)
+	if r := s.victim.Send(t, []batch.Name{s.payroll}, w); r.Verdict != "taken" {
 		t.Errorf("the victim's batch: %+v", r)
 	}
 	s.at += windowLength
@@ -205,7 +216,7 @@ func (s *scene) refused(t *testing.T, method, path, body string, headers []strin
 // hidden fails the test if an answer shows something of the victim.
 func (s *scene) hidden(t *testing.T, what, body string) {
 	t.Helper()
-	for _, secret := range []string{"payroll", "finance", "victim-machine-id", "victim-boot-id", `"prod"`, s.victim.ID} {
+	for _, secret := range []string{"payroll", "finance", "victim-machine-id", "victim-boot-id", `"prod"`, partner, s.victim.ID} {
 		if strings.Contains(body, secret) && !strings.Contains(what, secret) {
 			t.Errorf("%.200s shows %q: %.500s", what, secret, body)
 		}

@@ -325,6 +325,8 @@ var nodeAttempts = []attempt{
 			}
 			return s
 		}
+		const rows = "SELECT %s FROM connections c JOIN workload w ON w.id = c.workload JOIN node n ON n.id = w.node WHERE n.node_id = '%s'"
+		victims := s.ledger(t, fmt.Sprintf(rows, "sum(length(c.sketch))", s.victim.ID))
 		negative := edges(2, 1)
 		negative.Entries[0].RxBytes = -1
 		unsure := edges(1, 1)
@@ -337,7 +339,7 @@ var nodeAttempts = []attempt{
 				t.Errorf("%s: %+v", what, r)
 			}
 		}
-		if n := s.ledger(t, "SELECT count(*) FROM connections"); n > 0 {
+		if n := s.ledger(t, fmt.Sprintf(rows, "count(*)", n.ID)); n > 0 {
 			t.Errorf("%d rows of connections", n)
 		}
 		// New peers in each window, and the workload of another node by its number.
@@ -353,11 +355,11 @@ var nodeAttempts = []attempt{
 		if r := send(s.payroll, 100, edges(1, 1)); r.Verdict != "taken" {
 			t.Errorf("%+v", r)
 		}
-		if n := s.ledger(t, fmt.Sprintf("SELECT count(*) FROM connections c JOIN workload w ON w.id = c.workload JOIN node n ON n.id = w.node WHERE n.node_id = '%s'", s.victim.ID)); n > 0 {
-			t.Errorf("%d rows of the victim's connections", n)
+		if n := s.ledger(t, fmt.Sprintf(rows, "sum(length(c.sketch))", s.victim.ID)); n != victims {
+			t.Errorf("the victim's connections have %d bytes, %d before", n, victims)
 		}
 		// The windows may contain the edge of an hour.
-		if n := s.ledger(t, "SELECT count(*) FROM connections"); n < 2 || n > 4 {
+		if n := s.ledger(t, fmt.Sprintf(rows, "count(*)", n.ID)); n < 2 || n > 4 {
 			t.Errorf("%d rows of connections, want one for each hour and workload", n)
 		}
 		if n := s.ledger(t, "SELECT coalesce(max(length(sketch)), 0) FROM connections"); n == 0 || n > 20*72 {

@@ -81,7 +81,7 @@ var readerAttempts = []attempt{
 	{"viewer", "another cluster by the API", func(t *testing.T, s *scene) {
 		for _, path := range []string{
 			"/v1/usage?by=cluster,node,name", "/v1/usage?by=namespace,pod", "/v1/usage?cluster=prod&by=node", "/v1/usage?by=cluster&cluster=*", "/v1/usage?node=" + s.victim.ID, "/v1/usage?by=name&name=payroll", "/v1/usage?by=node&idle=usage",
-			"/v1/nodes", "/v1/nodes?cluster=prod", "/v1/workloads", "/v1/runs", "/v1/runs?run=a", "/v1/usage?by=cluster,job&every=1d&from=-7d", "/v1/jobs", "/v1/gaps", "/v1/gaps?node=" + s.victim.ID, "/v1/uptime", "/v1/uptime?node=" + s.victim.ID, "/v1/streams", "/v1/streams?node=" + s.victim.ID, "/v1/summary?node=" + s.victim.ID, "/v1/vms", "/v1/sources",
+			"/v1/nodes", "/v1/nodes?cluster=prod", "/v1/workloads", "/v1/runs", "/v1/runs?run=a", "/v1/usage?by=cluster,job&every=1d&from=-7d", "/v1/jobs", "/v1/connections", "/v1/connections?by=cluster,node,job&limit=1", "/v1/connections?where=" + url.QueryEscape("cluster=prod"), "/v1/connections?by=cluster&where=" + url.QueryEscape("node="+s.victim.ID), "/v1/gaps", "/v1/gaps?node=" + s.victim.ID, "/v1/uptime", "/v1/uptime?node=" + s.victim.ID, "/v1/streams", "/v1/streams?node=" + s.victim.ID, "/v1/summary?node=" + s.victim.ID, "/v1/vms", "/v1/sources",
 			"/v1/shifts", "/v1/alerts", "/v1/alerts?cluster=prod", "/v1/audit", "/v1/health", "/v1/live", "/v1/nodes?cursor=" + url.QueryEscape("a"), "/v1/usage?by=cluster&where=" + url.QueryEscape("1=1"),
 			"/v1/usage?by=" + url.QueryEscape("cluster;DROP TABLE node"), "/v1/nodes?limit=-1", "/v1/nodes?limit=99999999999999999999",
 		} {
@@ -90,6 +90,20 @@ var readerAttempts = []attempt{
 					form = "?format=csv"
 				}
 				s.hidden(t, path+form, s.Do(t, "GET", path+form, nil, attack.Bearer(s.viewer)...).Body)
+			}
+		}
+	}},
+	{"viewer", "amounts of another cluster's connections", func(t *testing.T, s *scene) {
+		for _, by := range []string{"job", "cluster", "node,label:x"} {
+			path := "/v1/connections?from=-2h&by=" + url.QueryEscape(by)
+			all := s.Do(t, "GET", path, nil, attack.Bearer(s.admin)...).Body
+			if !strings.Contains(all, partner) || strings.Contains(all, `"others_at_most_bytes":0,`) {
+				t.Errorf("%s by the administrator: %s", path, all)
+			}
+			// Nothing in the viewer's cluster has connections.
+			mine := s.Do(t, "GET", path, nil, attack.Bearer(s.viewer)...).Body
+			if !strings.Contains(mine, `"others_at_most_bytes":0,`) || strings.Contains(mine, `"peer"`) || strings.Contains(mine, `"network_rx_bytes":2`) {
+				t.Errorf("%s by the viewer: %s", path, mine)
 			}
 		}
 	}},
