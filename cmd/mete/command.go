@@ -51,7 +51,7 @@ Guides and the reference are in docs/ of the source: https://mete.dev/mete`
   mete usage --from -1h
   mete top`
 	cli.AddGroup(root, "Measure", server("up"), run.Command(), top.Command(meter))
-	cli.AddGroup(root, "See what was used", usage.Usage(), usage.Runs(), usage.Compare(), run.Report(), usage.Workloads(), query.Command(), usage.Gaps())
+	cli.AddGroup(root, "See what was used", usage.Usage(), usage.Runs(), usage.Compare(), run.Report(), usage.Workloads(), usage.Connections(), query.Command(), usage.Gaps())
 	cli.AddGroup(root, "Operate servers and agents", server("server"), usage.Nodes(), usage.Sources(), token.Command(), silence.Command(), audit.Command(), backup.Command(), server("check"), server("config"), server("doctor"))
 	cli.AddGroup(root, "Examine a machine", power.Command(), usage.VMs(), capture.Command())
 	cli.Complete(root)

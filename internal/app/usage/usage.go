@@ -1,5 +1,5 @@
 // Package usage implements the commands that query a server's ledger: mete usage, mete runs, mete
-// compare, mete nodes, mete sources, mete workloads, mete vms and mete gaps.
+// compare, mete nodes, mete sources, mete workloads, mete connections, mete vms and mete gaps.
 package usage
 
 import (

@@ -211,7 +211,7 @@ func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
 // run runs a command line.
 func run(line ...string) (string, error) {
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), usage.Runs(), usage.Compare())
+	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.Connections(), usage.VMs(), usage.Runs(), usage.Compare())
 	cli.Complete(root)
 	var out bytes.Buffer
 	root.SetOut(&out)

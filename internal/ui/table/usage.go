@@ -338,14 +338,19 @@ func (s Style) guests(a *v1.Usage) string {
 	return text + "\n"
 }
 
-// span writes the range of the table.
-func span(a *v1.Usage, s Style) string {
-	from, to := a.From.In(s.Zone), a.To.In(s.Zone)
+// interval writes a range of time.
+func (s Style) interval(from, to time.Time) string {
+	from, to = from.In(s.Zone), to.In(s.Zone)
 	end := time.DateTime
 	if from.Format(time.DateOnly) == to.Format(time.DateOnly) {
 		end = time.TimeOnly
 	}
-	text := fmt.Sprintf("%s to %s (%s)", from.Format(time.DateTime), to.Format(end+" MST"), length(to.Sub(from)))
+	return fmt.Sprintf("%s to %s (%s)", from.Format(time.DateTime), to.Format(end+" MST"), length(to.Sub(from)))
+}
+
+// span writes the range of the table.
+func span(a *v1.Usage, s Style) string {
+	text := s.interval(a.From, a.To)
 	if over := a.Over(); over > 0 && over != a.To.Sub(a.From) {
 		text += ", averages over " + length(over) + " with data"
 	}
