@@ -8,12 +8,9 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// How many edges a sketch may have while it is filled, and for how many keys traffic waits for an owner by edge. That of others waits
-// by class: there may be as many keys as the kernel has room for edges.
-const (
-	mostEdges  = 8 * connection.Top
-	maxWaiting = 256
-)
+// maxWaiting is for how many keys traffic waits for an owner by edge. That of others waits by class: there may be as many keys as the
+// kernel has room for edges.
+const maxWaiting = 256
 
 // waiting is traffic of a key that has no owner yet: as its group counts it, and as its interfaces do.
 type waiting struct {
@@ -82,14 +79,7 @@ func (x *byOther) addEdge(e bpf.Edge, n *bpf.EdgeTraffic, ofInterface, byClass b
 	}
 	s.Add(connection.Edge{Peer: e.Peer, Port: e.Port, Protocol: e.Protocol, Listens: e.Listens, Class: uint8(class)},
 		connection.Traffic{RxBytes: rx, TxBytes: tx, RxPackets: rxPackets, TxPackets: txPackets})
-	limit(s)
-}
-
-// limit keeps the largest edges of a sketch that is filled, once it has very many.
-func limit(s *connection.Sketch) {
-	if len(s.Entries) >= mostEdges {
-		s.Limit(connection.Top)
-	}
+	s.Trim()
 }
 
 // take adds the traffic by class and by peer of another one.
@@ -101,7 +91,7 @@ func (x *byOther) take(from *byOther) {
 	}
 	if from.edges != nil {
 		x.sketch().Merge(*from.edges)
-		limit(x.edges)
+		x.edges.Trim()
 	}
 }
 

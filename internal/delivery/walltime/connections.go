@@ -41,22 +41,35 @@ func (c *cutter) divideConnections(w *window, r *usage.Row) error {
 		quarter := quarterOf(w.minute(from))
 		for to = from + 1; to < len(w.Edges) && quarterOf(w.minute(to)) == quarter; to++ {
 		}
-		piece := s
+		piece := connection.Sketch{Entries: s.Entries, Missed: s.Missed}
 		if to-from < len(w.Edges) {
 			piece = w.pieceOf(s, whole, from, to)
 		}
-		k := talk{quarter, r.ShortID}
-		c.talks[k] = connection.Merged(c.talks[k], piece)
+		c.addConnections(talk{quarter, r.ShortID}, piece)
 	}
 	return nil
+}
+
+// addConnections adds connections to those of a quarter, if there is any traffic of them.
+func (c *cutter) addConnections(k talk, s connection.Sketch) {
+	if s.Missed == 0 && s.Sum().Bytes() == 0 {
+		return
+	}
+	sum := c.talks[k]
+	if sum == nil {
+		sum = &connection.Sketch{}
+		c.talks[k] = sum
+	}
+	sum.Merge(s)
+	sum.Trim()
 }
 
 func quarterOf(minute int64) int64 { return minute - minute%batch.Quarter }
 
 // pieceOf returns what of a sketch stands in the pieces of a window from one up to another one, of which whole is all
-// traffic; nil if nothing does. Each amount is rounded by itself, and a byte or so more than the traffic is left out. Bytes that an
+// traffic. Each amount is rounded by itself, and a byte or so more than the traffic is left out. Bytes that an
 // edge may have had beyond its own are rounded up, but are no more than the rest of the traffic.
-func (w *window) pieceOf(s *connection.Sketch, whole connection.Traffic, from, to int) *connection.Sketch {
+func (w *window) pieceOf(s *connection.Sketch, whole connection.Traffic, from, to int) (piece connection.Sketch) {
 	part := func(total int64) int64 {
 		v := w.Cumulative(total, to-1)
 		if from > 0 {
@@ -72,7 +85,6 @@ func (w *window) pieceOf(s *connection.Sketch, whole connection.Traffic, from, t
 	if from > 0 {
 		span -= w.Edges[from-1].Elapsed
 	}
-	piece := &connection.Sketch{}
 	for _, e := range s.Entries {
 		t := parts(e.Traffic)
 		e.Traffic = connection.Traffic{RxBytes: min(t.RxBytes, left.RxBytes), TxBytes: min(t.TxBytes, left.TxBytes),
@@ -88,18 +100,15 @@ func (w *window) pieceOf(s *connection.Sketch, whole connection.Traffic, from, t
 	for i := range piece.Entries {
 		piece.Entries[i].Error = atMost(piece.Entries[i].Error)
 	}
-	if len(piece.Entries) == 0 && piece.Missed == 0 {
-		return nil
-	}
 	return piece
 }
 
 // sumConnections puts the connections in order.
 func (c *cutter) sumConnections() {
 	for k, s := range c.talks {
-		if s != nil {
-			c.Connections = append(c.Connections, batch.Connections{Workload: k.workload, Minute: k.minute, Sketch: s})
-		}
+		s.Limit(connection.Top)
+		s.Entries = slices.DeleteFunc(s.Entries, func(e connection.Entry) bool { return e.Bytes() == 0 })
+		c.Connections = append(c.Connections, batch.Connections{Workload: k.workload, Minute: k.minute, Sketch: s})
 	}
 	slices.SortFunc(c.Connections, func(a, b batch.Connections) int {
 		return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.Workload, b.Workload))

@@ -3,6 +3,7 @@ package walltime_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,8 +21,8 @@ import (
 func drawTalk(t *rapid.T, r *usage.Row) {
 	s := &connection.Sketch{}
 	amount := rapid.OneOf(rapid.Int64Range(0, 9), rapid.Int64Range(0, 1<<40))
-	for range rapid.IntRange(0, 5).Draw(t, "edges") {
-		s.Add(connection.Edge{Peer: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(0, 9).Draw(t, "peer"))})},
+	for range rapid.OneOf(rapid.IntRange(0, 5), rapid.Just(connection.Top)).Draw(t, "edges") {
+		s.Add(connection.Edge{Peer: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(0, 60).Draw(t, "peer"))})},
 			connection.Traffic{RxBytes: amount.Draw(t, "received"), TxBytes: amount.Draw(t, "sent"), RxPackets: amount.Draw(t, "packets"), TxPackets: amount.Draw(t, "packets")})
 	}
 	sum := s.Sum()
@@ -101,13 +102,23 @@ func TestConnectionsAddUp(t *testing.T) {
 		}
 		for id, w := range want {
 			g := got[id]
-			if g.Missed < w.Missed-int64(20*len(ws)) || g.Missed > w.Missed+int64(100*len(ws)) {
+			all := len(w.Entries) <= connection.Top // else the largest of each quarter
+			if g.Missed < w.Missed-int64(20*len(ws)) || all && g.Missed > w.Missed+int64(100*len(ws)) {
 				t.Fatalf("missed %d, want %d", g.Missed, w.Missed)
+			}
+			for _, e := range w.Entries {
+				most := g.Missed
+				if i := slices.IndexFunc(g.Entries, func(x connection.Entry) bool { return x.Edge == e.Edge }); i >= 0 {
+					most = g.Entries[i].Bytes() + g.Entries[i].Error
+				}
+				if e.Bytes() > most+int64(20*len(ws)) {
+					t.Fatalf("an edge of %d bytes may have had %d at most", e.Bytes(), most)
+				}
 			}
 			gs, sum := g.Sum(), w.Sum()
 			// Packets of a piece without bytes are left out.
 			for i, n := range [][2]int64{{gs.RxBytes, sum.RxBytes}, {gs.TxBytes, sum.TxBytes}, {gs.RxPackets, sum.RxPackets}, {gs.TxPackets, sum.TxPackets}} {
-				if n[0] > n[1] || i < 2 && n[0] < n[1]-pieces {
+				if n[0] > n[1] || all && i < 2 && n[0] < n[1]-pieces {
 					t.Fatalf("the edges have %+v, want %+v", gs, sum)
 				}
 			}
@@ -118,6 +129,17 @@ func TestConnectionsAddUp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestConnectionsOfNothing checks that connections without traffic are left out: they have no row in the ledger.
+func TestConnectionsOfNothing(t *testing.T) {
+	w := usage.Window{Boot: "b", End: 10e9, Offset: 1_700_000_000e9, CPUs: 1}
+	for id, s := range []connection.Sketch{{}, {Entries: []connection.Entry{{Edge: connection.Edge{Peer: netip.MustParseAddr("10.0.0.1")}}}}} {
+		w.Rows = append(w.Rows, usage.Row{ShortID: workload.ShortID(id), Connections: &s})
+	}
+	if c, err := walltime.Cut([]usage.Window{w}, []time.Duration{0}); err != nil || len(c.Connections) > 0 {
+		t.Errorf("%+v, %v", c.Connections, err)
+	}
 }
 
 // TestConnectionsAtQuarters checks the pieces of a window of a minute of which two thirds are before the edge of a quarter.

@@ -441,8 +441,8 @@ func TestDecodeStatesTexts(t *testing.T) {
 		"last level":              {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 2}} }, nil},
 		"no such node":            {func(m *pb.States) { m.Gaps[0].Node = 1 }, fault.ErrInvalid},
 		"next level":              {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 3}} }, fault.ErrInvalid},
-		"as many hours":           {func(m *pb.States) { m.Connections = hours(200_000, 200_000) }, nil},
-		"more hours":              {func(m *pb.States) { m.Connections = hours(200_001, 200_001) }, fault.ErrInvalid},
+		"as many hours":           {func(m *pb.States) { m.Connections = hours(100_000, 100_000) }, nil},
+		"more hours":              {func(m *pb.States) { m.Connections = hours(100_001, 100_001) }, fault.ErrInvalid},
 		"an hour of no workload":  {func(m *pb.States) { m.Connections = hours(2, 1) }, fault.ErrInvalid},
 		"a workload without hour": {func(m *pb.States) { m.Connections = hours(1, 2) }, fault.ErrInvalid},
 		"edges of the next hour": {func(m *pb.States) {

@@ -247,7 +247,7 @@ func stateConnectionsFrom(p *replica.Page, m *pb.StateConnections, l Limits) err
 		return nil
 	}
 	n := len(m.Minute)
-	if len(m.Workload) != n || n > l.Edges {
+	if len(m.Workload) != n || n > l.Rows {
 		return invalid("%d workloads for %d hours", len(m.Workload), n)
 	}
 	var last int64

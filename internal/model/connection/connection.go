@@ -147,6 +147,13 @@ func (s *Sketch) Limit(k int) {
 	slices.SortFunc(s.Entries, func(a, b Entry) int { return a.Compare(b.Edge) })
 }
 
+// Trim limits a sketch to [Top] entries once it has eight times as many. While a sketch is filled, that takes less time than a limit after each addition.
+func (s *Sketch) Trim() {
+	if len(s.Entries) >= 8*Top {
+		s.Limit(Top)
+	}
+}
+
 // Sum returns the traffic of all entries.
 func (s *Sketch) Sum() (sum Traffic) {
 	for _, e := range s.Entries {

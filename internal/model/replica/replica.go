@@ -252,7 +252,7 @@ func (p *Page) Check() error {
 }
 
 // VersionMinutes is a quarter of an hour: versions of workloads begin with one.
-const VersionMinutes = 15
+const VersionMinutes = batch.Quarter
 
 // isStorable reports whether a minute has at most 31 bits: it is from 1970 to the year 6053.
 func isStorable(minute int64) bool { return minute>>31 == 0 }

@@ -17,7 +17,7 @@ type Sketches map[schema.RowKey]*connection.Sketch
 func (s Sketches) add(k schema.RowKey, c *connection.Sketch) { s[k] = connection.Merged(s[k], c) }
 
 // bookConnections adds the connections of an entry to the hours of its versions of workloads. Those of hours that are dropped are left
-// out. They have no quota: a workload has a larger row in each hour anyway.
+// out. They have no quota: where there are any, there is traffic, and so a row in each hour.
 func (b *booking) bookConnections(e *batch.Entry, n *bookedNode) error {
 	if n.jobs { // any user can send jobs
 		return nil
@@ -25,7 +25,7 @@ func (b *booking) bookConnections(e *batch.Entry, n *bookedNode) error {
 	for i := range e.Connections {
 		c := &e.Connections[i]
 		hour := c.Minute - c.Minute%schema.HourMinutes
-		if hour < b.HourFloor || c.Minute >= schema.EndMinute {
+		if hour < b.HourFloor {
 			continue
 		}
 		w, err := b.workload(n, c.Workload)

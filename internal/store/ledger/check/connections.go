@@ -20,47 +20,49 @@ func (c *checkRun) checkConnections(day int64) error {
 		r.Level = schema.Minutes
 	}
 	var found faults
-	sketches, wholes := map[schema.RowKey]*connection.Sketch{}, map[schema.RowKey]connection.Traffic{}
+	for hour := r.From; hour < r.To; hour += schema.HourMinutes {
+		if err := c.checkConnectionsOf(schema.Range{Level: r.Level, From: hour, To: min(r.To, hour+schema.HourMinutes)}, &found); err != nil {
+			return err
+		}
+	}
+	return c.reportFaults("connections", schema.UsageLayout, &found, true)
+}
+
+// checkConnectionsOf adds the faults of an hour.
+func (c *checkRun) checkConnectionsOf(r schema.Range, found *faults) error {
+	sketches, wholes := map[int64]connection.Sketch{}, map[int64]connection.Traffic{} // by version of a workload
 	err := db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
-		var k schema.RowKey
+		var id int64
 		var b []byte
-		if err := scan(&k.Minute, &k.ID, &b); err != nil {
+		if err := scan(&id, &b); err != nil {
 			return err
 		}
 		s, err := connection.Decode(b)
 		if err != nil {
-			found.add(k.ID, c.span(schema.Hours, k.Minute, err.Error()))
+			found.add(id, c.span(schema.Hours, r.From, err.Error()))
 			return nil
 		}
-		sketches[k] = s
+		sketches[id] = connection.Sketch{Entries: []connection.Entry{{Traffic: s.Sum()}}, Missed: s.Missed} // with less memory
 		return nil
-	}, c.DB.Expand("SELECT minute, workload, sketch FROM connections WHERE minute >= $1 AND minute < $2 ORDER BY minute, workload"), r.From, r.To)
-	if err != nil {
+	}, "SELECT workload, sketch FROM connections WHERE minute = $1", r.From)
+	if err != nil || len(sketches) == 0 {
 		return err
 	}
-	if len(sketches) > 0 {
-		err = db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
-			var k schema.RowKey
-			var n connection.Traffic
-			if err := scan(&k.Minute, &k.ID, &n.RxBytes, &n.TxBytes, &n.RxPackets, &n.TxPackets); err != nil {
-				return err
-			}
-			k.Minute -= k.Minute % schema.Hours.Width()
-			if k.ID, _ = schema.SplitKey(k.ID); sketches[k] != nil {
-				wholes[k] = saturatedSum(wholes[k], n)
-			}
-			return nil
-		}, c.DB.Expand(fmt.Sprintf("SELECT minute, workload, network_rx, network_tx, network_rx_packets, network_tx_packets FROM %s WHERE minute >= $1 AND minute < $2", r.Table(schema.UsageLayout))), r.From, r.To)
-		if err != nil {
-			return err
+	err = db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
+		var id int64
+		var n connection.Traffic
+		err := scan(&id, &n.RxBytes, &n.TxBytes, &n.RxPackets, &n.TxPackets)
+		if id, _ = schema.SplitKey(id); err == nil && len(sketches[id].Entries) > 0 {
+			wholes[id] = saturatedSum(wholes[id], n)
+		}
+		return err
+	}, c.DB.Expand(fmt.Sprintf("SELECT workload, network_rx, network_tx, network_rx_packets, network_tx_packets FROM %s WHERE minute >= $1 AND minute < $2", r.Table(schema.UsageLayout))), r.From, r.To)
+	for id, s := range sketches {
+		if whole := wholes[id]; !s.IsWithin(whole) {
+			found.add(id, c.span(schema.Hours, r.From, fmt.Sprintf("the edges have %+v and have missed %d bytes, all traffic is %+v", s.Sum(), s.Missed, whole)))
 		}
 	}
-	for k, s := range sketches {
-		if whole := wholes[k]; !s.IsWithin(whole) {
-			found.add(k.ID, c.span(schema.Hours, k.Minute, fmt.Sprintf("the edges have %+v, all traffic is %+v", s.Sum(), whole)))
-		}
-	}
-	return c.reportFaults("connections", schema.UsageLayout, &found, true)
+	return err
 }
 
 // saturatedSum adds amounts, of which the largest stands for more.

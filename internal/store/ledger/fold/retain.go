@@ -38,7 +38,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{table: "share_part", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "closing", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "share_series", column: "last_ns", before: age(f.cfg.Hours + schema.KeepShares), only: "NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)", with: dropNested},
-		{table: "connections", column: "minute", before: day(f.cfg.Hours), key: "workload"},
+		{table: "connections", column: "minute", before: min(day(f.cfg.Hours), dropped), key: "workload"},
 		{table: "reconciled", column: "minute", before: day(f.cfg.Hours)},
 		{table: "slurm_job", column: "gone_ns", before: age(f.cfg.Minutes + keepPods), only: "gone_ns > 0", key: "id"},
 		{table: "kube_job", column: "gone_ns", before: age(f.cfg.Minutes + keepPods), only: "gone_ns > 0", key: "id"},

@@ -90,6 +90,26 @@ func TestTruncate(t *testing.T) {
 	}
 }
 
+// Connections count for four records, and at least one is in a page.
+func TestTruncateConnections(t *testing.T) {
+	at := func(kind recordKind, rev int64) record { return record{at: cursor{rev: rev, kind: kind}} }
+	for limit, want := range map[int]string{1: "[1] true 1", 4: "[1] true 1", 7: "[1] true 1", 8: "[1 2] true 2", 9: "[1 2 3] false 9"} {
+		f := &pageBuilder{limit: limit, last: 9, records: []record{at(kindConnections, 1), at(kindConnections, 2), at(kindNode, 3)}}
+		f.truncate()
+		var revs []int64
+		for _, r := range f.records {
+			revs = append(revs, r.at.rev)
+		}
+		if got := fmt.Sprint(revs, f.truncated, f.last); got != want {
+			t.Errorf("at most %d: %s, want %s", limit, got, want)
+		}
+	}
+	one := &pageBuilder{limit: 1, last: 9, records: []record{at(kindConnections, 2)}}
+	if one.truncate(); len(one.records) != 1 || one.truncated {
+		t.Errorf("of one: %+v", one)
+	}
+}
+
 // A row of minutes or hours may hold an hour or a day.
 func TestHeldLevel(t *testing.T) {
 	values := func(flags int64) []int64 {

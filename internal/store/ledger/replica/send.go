@@ -162,14 +162,31 @@ func (pb *pageBuilder) startAfter(k recordKind) (rev, a, b int64) {
 	return pb.from.rev, pb.from.a, pb.from.b
 }
 
-// truncate drops the records beyond the limit, and lowers last to the revision where they were cut.
+// weight is for how many records one of a kind counts: connections are of up to 1.5 KB.
+func (k recordKind) weight() int {
+	if k == kindConnections {
+		return 4
+	}
+	return 1
+}
+
+// truncate drops the records beyond the limit, but for the first one, and lowers last to the revision where they were cut.
 func (pb *pageBuilder) truncate() {
-	if len(pb.records) <= pb.limit {
+	sum := 0
+	for i := range pb.records {
+		sum += pb.records[i].at.kind.weight()
+	}
+	if sum <= pb.limit {
 		return
 	}
 	slices.SortFunc(pb.records, func(a, b record) int { return a.at.compare(b.at) })
-	pb.records, pb.truncated = pb.records[:pb.limit], true
-	pb.last = pb.records[pb.limit-1].at.rev
+	n := len(pb.records)
+	for ; n > 1 && sum > pb.limit; n-- {
+		sum -= pb.records[n-1].at.kind.weight()
+	}
+	pb.truncated = pb.truncated || n < len(pb.records)
+	pb.records = pb.records[:n]
+	pb.last = pb.records[n-1].at.rev
 }
 
 // collectRows collects the rows of a table that begin in [from, to). A row that holds a coarser
@@ -201,7 +218,7 @@ func (pb *pageBuilder) query(k recordKind, f func(i *record, scan func(...any) e
 		err := f(&i, scan)
 		pb.records = append(pb.records, i)
 		return err
-	}, fmt.Sprintf("%s LIMIT %d", query, pb.limit+1), args...)
+	}, fmt.Sprintf("%s LIMIT %d", query, max(pb.limit/k.weight(), 1)+1), args...)
 	pb.truncate()
 	return pb.v.DB.Fault(err)
 }

@@ -6,5 +6,5 @@ CREATE TABLE connections (
 	sketch   {blob} NOT NULL,
 	rev      {int}  NOT NULL,
 	PRIMARY KEY (minute, workload)
-) {keyed};
+);
 CREATE INDEX connections_workload ON connections (workload, minute);
