@@ -60,7 +60,8 @@ export function jobColumns(rows, total) {
 export function reservedColumns(rows, total) {
   const { amount } = amounts(rows, {}, 0, total);
   return drawable([amount("cpu_reserved_seconds", "CPU reserved", "seconds", "CPU time that pods reserve", { reserved: true }), amount("cpu_unused_seconds", "CPU unused", "seconds", unusedHelp("CPU time"), { reserved: true }),
-    amount("memory_reserved_byte_seconds", "Memory reserved", "bytehours", "memory that pods reserve, over time", { reserved: true }), amount("memory_unused_byte_seconds", "Memory unused", "bytehours", unusedHelp("memory, over time,"), { reserved: true })], rows);
+    amount("memory_reserved_byte_seconds", "Memory reserved", "bytehours", "memory that pods reserve, over time", { reserved: true }), amount("memory_unused_byte_seconds", "Memory unused", "bytehours", unusedHelp("memory, over time,"), { reserved: true }),
+    amount("storage_byte_seconds", "Storage", "bytehours", "disk space that is used, over time", { reserved: true }), amount("storage_reserved_byte_seconds", "Storage reserved", "bytehours", "disk space that pods and volumes reserve, over time", { reserved: true })], rows);
 }
 
 // unusedHelp says what is not used.
@@ -80,4 +81,4 @@ export function Sums({ columns, names, used, what, parts = [] }) {
 export const jobFields = "cpu_seconds,memory_byte_seconds,memory_peak_bytes,disk_read_bytes,disk_written_bytes,network_rx_bytes,energy_joules,energy_error_joules";
 
 // reservedFields are the figures of reservedColumns.
-export const reservedFields = "cpu_reserved_seconds,cpu_unused_seconds,memory_reserved_byte_seconds,memory_unused_byte_seconds";
+export const reservedFields = "cpu_reserved_seconds,cpu_unused_seconds,memory_reserved_byte_seconds,memory_unused_byte_seconds,storage_byte_seconds,storage_reserved_byte_seconds";

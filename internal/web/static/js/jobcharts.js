@@ -19,6 +19,7 @@ const charts = [
   { title: "Power", unit: "watts", lines: domains.map(([f, n]) => [n, f]), off: "energy_error_joules", split: "energy_joules", q: "energy_joules" },
   { title: "Disk", unit: "rate", lines: [["read", "disk_read_bytes"], ["written", "disk_written_bytes"]], plain: true, q: "disk_read_bytes" },
   { title: "Network", unit: "rate", lines: [["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]], plain: true, q: "network_rx_bytes" },
+  { title: "Storage", unit: "bytes", lines: [["used", "storage_byte_seconds"]], else: ["reserved", "storage_reserved_byte_seconds"], over: [["reserved", "storage_reserved_byte_seconds"]], split: "storage_byte_seconds", q: "storage_byte_seconds" },
   { title: "Pressure", unit: "percent", note: "time in which tasks waited, average of the runs", share: true, lines: [["CPU", "pressure_cpu_seconds"], ["memory", "pressure_memory_seconds"], ["I/O", "pressure_io_seconds"]], plain: true, q: "pressure_cpu_seconds" },
   { title: "Tasks", unit: "count", note: "average number", lines: [["tasks", "pids_seconds"]], plain: true, q: "pids_seconds" },
 ];
@@ -95,14 +96,14 @@ export const lifeMarks = (list, span, now = Date.now() / 1000) => (list && list.
 const widths = (n) => [...Array.from({ length: n }, (_, i) => (i < 2 ? "w6" : "w4")), n === 1 ? "w6" : { 0: "w12", 1: "w8", 2: "w4" }[Math.max(0, n - 2) % 3]];
 
 // qualityOf is the worst quality of what a chart draws.
-export const qualityOf = (c, quality, split) => { const drawn = split && c.split ? [] : c.lines.map(([, f]) => quality[f]).filter((q) => q && q !== "absent"); return drawn.length ? worst(drawn) : quality[c.q]; };
+export const qualityOf = (c, quality, split) => { const drawn = split && c.split ? [] : c.lines.map(([, f]) => quality[f]).filter((q) => q && q !== "absent"); return drawn.length ? worst(drawn) : quality[c.else && !split ? c.else[1] : c.q]; };
 
-// JobCharts draws all charts of a job. data is of useJobCharts, runs are its runs, list its workloads if
+// JobCharts draws all charts of a job; space says that it only holds disk space, so that others are not expected. data is of useJobCharts, runs are its runs, list its workloads if
 // they are few. lacks are the times since which its nodes send nothing, as of [lost]. last makes the card that fills the last row, of a width.
-export function JobCharts({ data, previous, split, span, quality, runs: ran, list, lacks = [], pick, last }) {
+export function JobCharts({ data, previous, split, span, quality, runs: ran, list, lacks = [], pick, last, space }) {
   const marks = useMemo(() => [...(ran.length ? runMarks(ran, stoppedAt(lacks)) : lifeMarks(list, span, stoppedAt(lacks))), ...missingMarks(lacks)], [ran, list, span, lacks]);
   const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => { const lines = linesOf(c, data.data, split); return [c, lines.length ? [...lines, ...earlier(c, data.data, previous, lines, !c.plain)] : lines]; }) : []), [data.data, previous, split]);
-  const absent = drawn.filter(([, s]) => s.length === 0).map(([c]) => c.title.toLowerCase()), shown = drawn.filter(([, s]) => s.length > 0);
+  const absent = drawn.filter(([, s]) => s.length === 0).map(([c]) => (c.title === "CPU" ? c.title : c.title.toLowerCase())), shown = drawn.filter(([, s]) => s.length > 0);
   const runs = (list || []).filter((w) => w.started_at && w.ended_at), short = runs.length > 0 && runs.every((w) => Date.parse(w.ended_at) - Date.parse(w.started_at) < 10000);
   const d = data.data, width = widths(shown.length), left = ran.length === 0 && list && list.length > marked ? marked : ran.length >= most ? most : 0;
   return html`<${Shown} of=${data} height=${214}>${() => html`
@@ -112,5 +113,5 @@ export function JobCharts({ data, previous, split, span, quality, runs: ran, lis
       <${Chart} series=${series} buckets=${d.buckets} span=${span} unit=${c.unit} height=${180} stacked=${!c.plain || Boolean(split && c.split)} band=${c.off && !split ? bandOf(series, [{ values: d.buckets.map((b, i) => [b.from, mean(d.sums[i], c.off, b)]).filter(([, v]) => v !== null) }]) : undefined} legend="always" label=${c.title} marks=${marks} pick=${split && c.split ? pick : undefined} /></${Card}>`)}
     ${d.empty && html`<section class="card w12"><${Empty} title="No samples in this range" /></section>`}
     ${last(width[shown.length])}
-    ${absent.length > 0 && html`<p class="small muted w12">Not available for this job: ${absent.join(", ")}. Absent is not zero.</p>`}`}</${Shown}>`;
+    ${absent.length > 0 && !space && html`<p class="small muted w12">Not available for this job: ${absent.join(", ")}. Absent is not zero.</p>`}`}</${Shown}>`;
 }

@@ -17,18 +17,24 @@ import { nodeAt, go, put } from "../route.js";
 
 const most = 301; // workloads that are listed: one more than have marks
 
-// Parts breaks the use of a job down by node, workload or container.
-function Parts({ by, where, span }) {
-  const dims = { node: "node", workload: "workload,pod,container,namespace,user,node,cluster,kind", container: "namespace,pod,container,user" }[by];
+// measures are the figures of a job that runs: volumes have none of them.
+const measures = ["cpu_seconds", "memory_byte_seconds", "energy_joules", "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "network_tx_bytes"];
+
+// onlyStorage reports whether a job only holds disk space, as volumes do, which belong to no node.
+export const onlyStorage = (sum) => known(sum.storage_reserved_byte_seconds) && !measures.some((f) => known(sum[f]));
+
+// Parts breaks the use of a job down by node, workload or container. space says that it is [onlyStorage].
+function Parts({ by, where, span, space }) {
+  const dims = { node: "node", workload: space ? "workload,namespace,cluster,kind" : "workload,pod,container,namespace,user,node,cluster,kind", container: "namespace,pod,container,user" }[by];
   const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields + "," + reservedFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
   // Pod and container tell which is which of workloads with one name, which is not said of each then. Whose they are stands
   // below the name, where it differs.
   const rows = data.data ? data.data.groups : [], differ = (d) => rows.some((r) => r[d] !== rows[0][d]), one = differ("pod") && !differ("workload");
-  const said = { node: ["node"], workload: ["node"], container: ["namespace", "pod", "container"] }[by];
+  const said = { node: ["node"], workload: space ? [] : ["node"], container: ["namespace", "pod", "container"] }[by];
   const whose = ["namespace", "user", "cluster"].filter((d) => dims.split(",").includes(d) && !said.includes(d) && differ(d)), ofEach = (r) => whose.map((d) => r[d]).filter(Boolean).join(" · ");
   const keys = dims.split(",").filter((d) => d !== "kind" && !whose.includes(d) && (said.includes(d) || (d === by && !one) || differ(d)));
   const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
-  const columns = [...keys.map((d, i) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: i > 0 || whose.length === 0 ? cell(d) : (r) => html`<span class="two">${cell(d)(r)}<small title=${whose.join(", ")}>${ofEach(r)}</small></span>` })), ...jobColumns(rows, data.data && data.data.total), ...reservedColumns(rows, data.data && data.data.total)];
+  const columns = [...keys.map((d, i) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: i > 0 || whose.length === 0 ? cell(d) : (r) => html`<span class="two">${cell(d)(r)}<small title=${whose.join(", ")}>${ofEach(r)}</small></span>` })), ...(space ? [] : jobColumns(rows, data.data && data.data.total)), ...reservedColumns(rows, data.data && data.data.total)];
   return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => [...keys, ...whose].map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
@@ -47,14 +53,14 @@ export function average(sum, key, over) {
 }
 
 // Raw lists every figure of the ledger that is known.
-function Raw({ sum, over, one }) {
+function Raw({ sum, over, one, space }) {
   const narrow = useNarrow(); // a phone has no room for the names of qualities
   const isAverage = (k) => /_average_(bytes|watts)$/.test(k), exact = (r) => (isAverage(r.key) ? Number(r.v.toPrecision(9)) : r.v);
   const said = (k) => (k === "energy_average_watts" ? one ? "Power, average while it ran" : "Power, average per running workload" : isAverage(k) ? words(k).replace(/ average.*/, ", average while it ran") : words(k));
   const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v) && (!isClassFigure(r.key) || isClassified(sum))), absent = all.filter((r) => !known(r.v) && !isClassFigure(r.key) && !/idle|_average_/.test(r.key) && (known(sum.cpu_reserved_seconds) || !/_(reserved|limit|limited_time|unused)_|^reserved_/.test(r.key)));
   return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">${narrow ? html`<span class="hidden">Quality</span>` : "Quality"}</th></tr></thead><tbody>
     ${rows.map((r) => html`<tr><td title=${r.key}>${said(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(exact(r))}<span class="unit">${baseUnit(r.key)}</span></td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} />${narrow ? "" : " " + r.q}</span></td></tr>`)}</tbody></table></div>
-    ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
+    ${absent.length > 0 && !space && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
 }
 
 // Unused shows how much storage the volumes of a job reserve and do not use. Volumes whose use is not known do not count.
@@ -74,14 +80,14 @@ function Reserved({ sum, over, where, span }) {
   const row = (title, unit, of, end) => html`<tr><th scope="row">${title}</th><td class="num">${figure(of + end, unit)}</td><td class="num">${figure(of + "_reserved" + end, unit)}</td><td class="num"><${Limited} r=${sum} of=${of}>${figure(of + "_limit" + end, unit)}</${Limited}></td><td class="num">${figure(of + "_unused" + end, unit)}${share(of + "_unused" + end, of + "_reserved" + end)}</td></tr>`;
   const only = (title, unit, key, used, unused) => (Number(sum[key]) > 0 || used && known(sum[used])) && html`<tr><th scope="row">${title}</th><td class="num">${used && figure(used, unit)}</td><td class="num">${figure(key, unit)}</td><td></td><td class="num">${unused}</td></tr>`;
   const unused = !pods && known(sum[used]) && html`<${Unused} sum=${sum} over=${over} where=${where} span=${span} />`;
-  return html`<${Card} title="Used and reserved" note="average while it ran" flush><div class="table short" tabindex="0" role="region" aria-label="used and reserved"><table><thead><tr><th scope="col"><span class="hidden">What</span></th><th scope="col" class="num">Used</th><th scope="col" class="num">Reserved</th><th scope="col" class="num" title="of containers that had one">Limit</th><th scope="col" class="num" title="reserved and not used: what one pod uses beyond what it reserves is not deducted from what another one does not use">Unused</th></tr></thead><tbody>
+  return html`<${Card} title="Used and reserved" note=${onlyStorage(sum) ? "average while it existed" : "average while it ran"} flush><div class="table short" tabindex="0" role="region" aria-label="used and reserved"><table><thead><tr><th scope="col"><span class="hidden">What</span></th><th scope="col" class="num">Used</th><th scope="col" class="num">Reserved</th><th scope="col" class="num" title="of containers that had one">Limit</th><th scope="col" class="num" title="reserved and not used: what one pod uses beyond what it reserves is not deducted from what another one does not use">Unused</th></tr></thead><tbody>
     ${pods && row("CPU", "cores", "cpu", "_seconds")}${pods && row("Memory", "bytes", "memory", "_byte_seconds")}${only("Storage", "bytes", capacity, used, unused)}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
 }
 
 // command is the command that shows the same use in a terminal.
-export function command(job, span, origin) {
+export function command(job, span, origin, by = "node") {
   const iso = (s) => new Date(s * 1000).toISOString().replace(".000", "");
-  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${iso(span.start ?? span.from)} --to ${iso(span.to)}`} --by node${serverFlag(origin)}`;
+  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${iso(span.start ?? span.from)} --to ${iso(span.to)}`} --by ${by}${serverFlag(origin)}`;
 }
 
 // listAll shows the workloads of the job.
@@ -112,29 +118,29 @@ export function jobState({ list, sum, runs, nodes, span }) {
 const stateTones = { running: "good", unknown: "warn", ended: "" }, stateText = ({ state, since }) => (since ? `${state} since ${at(since)}` : state);
 
 // Line says in one line whose the job is, where it runs, and whether it does.
-function Line({ list, of, whose, nodes, used, span }) {
+function Line({ list, of, whose, nodes, used, span, space }) {
   const all = list.length < most, { state } = of, ended = list.map((w) => w.ended_at || "").sort().pop(), user = every(whose, "user"), project = every(whose, "project");
-  return html`<div class="bar facts-line">${[...new Set(list.map((w) => w.kind))].map((k) => html`<${Kind} of=${k} />`)}${(state !== "ended" || all) && list.length > 0 && html`<span class=${"tag " + stateTones[state]} title=${state === "ended" ? exactly(ended) : says[state]}>${state === "ended" ? "ended " + when(ended) : stateText(of)}</span>`}
+  return html`<div class="bar facts-line">${[...new Set(list.map((w) => w.kind))].map((k) => html`<${Kind} of=${k} />`)}${(state !== "ended" || all) && list.length > 0 && !(space && state === "running") && html`<span class=${"tag " + stateTones[state]} title=${state === "ended" ? exactly(ended) : says[state]}>${state === "ended" ? "ended " + when(ended) : stateText(of)}</span>`}
     ${user && html`<span class="muted">user ${user}</span>`}${project && html`<span class="muted">project ${project}</span>`}${known(nodes) && html`<span class="muted">${few(nodes, "node")}</span>`}<span class="muted">${all ? few(list.length, "workload") : `more than ${most - 1} workloads`}</span>${used && widened(used, span) && html`<span class="muted" title="the ledger sums whole minutes, hours or days">figures from ${when(used.from)} to ${when(used.to)}</span>`}</div>`;
 }
 
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
-function About({ list, of: now, whose, runs, nodes: ran, job, span, columns }) {
+function About({ list, of: now, whose, runs, nodes: ran, job, span, columns, space }) {
   const one = list[0], all = list.length < most;
   // Labels are of workloads: those of the job are what all have alike.
   const labels = Object.entries(one && all ? one.labels : {}).filter(([k, v]) => list.every((w) => w.labels[k] === v));
-  const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
+  const kinds = [...new Set(list.map((w) => w.kind))], nodes = space ? [] : [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
   // A run knows why it ended.
   const exits = [...new Set(list.filter((w) => known(w.exit_code)).map((w) => exitOf(runs.find((r) => r.run === w.workload) || w)))];
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every(whose, "user")], ["Project", every(whose, "project")], ["Cluster", every(whose, "cluster")],
-    ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
+    ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) && !space ? few(ran, "node") : null],
     ["Workloads", list.length > 1 ? (all ? grouped(list.length) : html`more than ${list.length - 1}: <button type="button" class="plain" onClick=${listAll}>list them under Parts</button>, or choose a shorter range`) : null],
-    ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", now.state !== "ended" && list.length && (all || now.state === "unknown") ? stateText(now) : null],
+    ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", now.state !== "ended" && !space && list.length && (all || now.state === "unknown") ? stateText(now) : null],
     ["Exit", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
-    ["Command", html`<code>${command(job, span)}</code>`]]} />`;
+    ["Command", html`<code>${command(job, span, undefined, space ? "workload" : "node")}</code>`]]} />`;
 }
 
 // Flow is a tile of two amounts, of which one may be absent.
@@ -163,7 +169,7 @@ export function Job({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query), job = query.job || "";
   const where = ["job=" + job, ...(query.node ? ["node=" + query.node] : [])];
-  const split = query.split === "1", by = ["node", "workload", "container"].includes(query.parts) ? query.parts : "node";
+  const split = query.split === "1", chosen = ["node", "workload", "container"].includes(query.parts) ? query.parts : "node";
   const used = useData((signal) => get("/v1/usage", { by: "job", where, ...ledger(span) }, signal), [where.join(), steps(span)]);
   const list = useData(async (signal) => (await get("/v1/workloads", { where, limit: most, ...ledger(span) }, signal)).workloads, [where.join(), steps(span)]);
   // Whose the workloads are that are not listed, the ledger says by its groups.
@@ -171,7 +177,7 @@ export function Job({ nodes }) {
   const groups = useData(async (signal) => (crowd ? (await get("/v1/usage", { by: "user,project,cluster", where, fields: "cpu_seconds", limit: 1000, ...ledger(span) }, signal)).groups : null), [where.join(), steps(span), crowd]);
   const whose = crowd ? groups.data || [] : list.data || [];
   const runs = useRuns({ where, span });
-  const several = new Set((list.data || []).map((w) => w.node)).size > 1;
+  const several = new Set((list.data || []).filter((w) => w.kind !== "volume").map((w) => w.node)).size > 1;
   // The nodes of the job; of more workloads than are listed, all.
   const own = useMemo(() => { const of = new Set((list.data || []).map((w) => w.node)); return sending(nodes).filter((n) => (query.node ? n.name === query.node : crowd || of.has(n.name))); }, [nodes, list.data, query.node, crowd]);
   const lacks = useMemo(() => lost(own, [span.from, span.to]), [own, span]);
@@ -181,21 +187,22 @@ export function Job({ nodes }) {
   if (!job) return html`<section class="card"><${Empty} title="No job selected"><a href="/jobs">All jobs</a></${Empty}></section>`;
   const sum = used.data && used.data.groups[0];
   if (used.data && !sum) return html`<section class="card"><${Empty} title=${`No data for "${job}" in this range`}><span>Check the spelling or widen the range.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Show 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
+  const space = Boolean(sum) && onlyStorage(sum), by = space ? "workload" : chosen;
   const q = sum ? sum.quality : {}, ran = runs.data ? runs.data.runs : none, now = jobState({ list: list.data || none, sum, runs: ran, nodes: own, span });
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
   const whole = sum && together(sum, "memory_byte_seconds", used.data.averages_over_seconds), parallel = whole > bytes * 1.005; // several ran at a time
   const one = list.data && list.data.length === 1, whileRunning = one ? "while it ran" : "per running workload", peak = sum && Number(sum.memory_peak_bytes) >= whole; // else it is that of a small part
-  return html`${list.data ? html`<${Line} list=${list.data} of=${now} whose=${whose} nodes=${sum && sum.nodes} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
+  return html`${list.data ? html`<${Line} list=${list.data} of=${now} space=${space} whose=${whose} nodes=${sum && !space ? sum.nodes : null} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`${!space && html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
       <${Flow} title="Disk" sum=${sum} of=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} change=${change} />
-      <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section><${Reserved} sum=${sum} over=${used.data.averages_over_seconds} where=${where} span=${span} />`}</${Shown}>
+      <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section>`}<${Reserved} sum=${sum} over=${used.data.averages_over_seconds} where=${where} span=${span} />`}</${Shown}>
     <${Runs} data=${runs} where=${where} span=${span} />
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
-    <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${ran} list=${list.data} lacks=${lacks} pick=${(p) => go(nodeAt(p.node))}
-        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} of=${now} whose=${whose} runs=${ran} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
-      <${Classes} sum=${sum} width="w12" /><${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
-      <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} over=${used.data.averages_over_seconds} one=${one} />`}</${Shown}></${Card}></div>`;
+    <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${ran} list=${list.data} lacks=${lacks} space=${space} pick=${(p) => go(nodeAt(p.node))}
+        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} of=${now} whose=${whose} runs=${ran} nodes=${sum && sum.nodes} job=${job} span=${span} space=${space} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
+      <${Classes} sum=${sum} width="w12" /><${Card} title="Parts" flush width="w12" aside=${!space && html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} space=${space} /></${Card}>
+      <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} over=${used.data.averages_over_seconds} one=${one} space=${space} />`}</${Shown}></${Card}></div>`;
 }
