@@ -76,7 +76,7 @@ rest: traffic of which no connections are recorded
 ~ a measured total, apportioned
 `,
 		"connections --where job=old": `2026-03-01 12:00:00 to 13:00:00 CET (1h)
-no connections are recorded in this range: mete-agent records them with --connections auto
+no connections are recorded in this range: mete-agent and mete up record them with --connections auto
 `,
 		"connections --limit 1 -o csv": `job,peer,port,protocol,direction,class,network_rx_bytes,network_tx_bytes,network_rx_packets,network_tx_packets,error_bytes,from,to
 web,10.0.0.7,443,tcp,inbound,internal,41943040,838860800,1,1,0,2026-03-01T11:00:00Z,2026-03-01T12:00:00Z

@@ -22,7 +22,7 @@ type edgeRow struct {
 func ConnectionsText(c *v1.Connections, s Style) string {
 	text := s.interval(c.From, c.To) + "\n"
 	if len(c.Edges) == 0 {
-		return text + "no connections are recorded in this range: mete-agent records them with --connections auto\n"
+		return text + "no connections are recorded in this range: mete-agent and mete up record them with --connections auto\n"
 	}
 	var seen qualityMarks
 	var rows []*edgeRow

@@ -17,7 +17,7 @@ type Sketches map[schema.RowKey]*connection.Sketch
 func (s Sketches) add(k schema.RowKey, c *connection.Sketch) { s[k] = connection.Merged(s[k], c) }
 
 // bookConnections adds the connections of an entry to the hours of its versions of workloads. Those of hours that are dropped are left
-// out. They have no quota: where there are any, there is traffic, and so a row in each hour.
+// out. They have no quota: traffic with connections has a row in each hour too.
 func (b *booking) bookConnections(e *batch.Entry, n *bookedNode) error {
 	if n.jobs { // any user can send jobs
 		return nil
