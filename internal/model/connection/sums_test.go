@@ -112,6 +112,12 @@ func TestSumsCut(t *testing.T) {
 	for n := range 9 {
 		add(n, int64(100-n))
 	}
+	if got := sums.Missed(); got != 98 {
+		t.Errorf("missed %d, want 98", got)
+	}
+	for range sums.All() {
+		break
+	}
 	add(8, 1000) // after it was left out with 92, when 98 were
 	want := map[connection.Edge][2]int64{edge(0): {100, 0}, edge(8): {1000, 98}}
 	for _, e := range sums.All() {
