@@ -22,6 +22,23 @@ func connected(t testing.TB, f *fake) (*net.Table, *classFake) {
 	return tab, c
 }
 
+// services is such a table of services with groups from 11 on, in the given namespaces.
+func services(t testing.TB, spaces ...uint64) (*net.Table, *classFake) {
+	t.Helper()
+	f := newFake(t)
+	path := func(i int) string { return "/" + string(rune('a'+i)) }
+	for i, space := range spaces {
+		f.classified(path(i), uint64(11+i), 7+i, space)
+	}
+	tab, c := connected(t, f)
+	for i := range spaces {
+		tab.Track(net.Target{Hierarchy: unified, Slot: usage.Slot(i + 1), Kind: workload.Service, Path: path(i)})
+	}
+	read(t, tab, true)
+	read(t, tab, true)
+	return tab, c
+}
+
 // exchange counts packets of bytes received from a peer and twice as many sent, of a connection to its port 80.
 func (c *classFake) exchange(group, space uint64, peer string, class usage.NetworkClass, packets, bytes uint64) {
 	e := bpf.Edge{Of: bpf.ClassKey{Group: group, NetNS: space}, Peer: netip.MustParseAddr(peer), Port: 80, Protocol: 6}
@@ -105,12 +122,7 @@ func TestConnectionOwners(t *testing.T) {
 
 // TestConnectionsBooked checks that only what was shown is booked, and that a reading does not change.
 func TestConnectionsBooked(t *testing.T) {
-	f := newFake(t)
-	f.classified("/a", 11, 7, hostSpace)
-	tab, c := connected(t, f)
-	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Service, Path: "/a"})
-	read(t, tab, true)
-	read(t, tab, true)
+	tab, c := services(t, hostSpace)
 	c.exchange(11, hostSpace, "10.0.0.1", usage.ClassNode, 1, 100)
 	read(t, tab, true)
 	tab.Booked() // nothing was shown
@@ -163,15 +175,7 @@ func TestConnectionsWithoutOwner(t *testing.T) {
 // TestConnectionsOfEnded checks that the last reading of a workload that ends between two edges of windows has its connections, and that
 // others keep theirs.
 func TestConnectionsOfEnded(t *testing.T) {
-	f := newFake(t)
-	f.classified("/a", 11, 7, 200)
-	f.classified("/b", 12, 8, hostSpace)
-	tab, c := connected(t, f)
-	for i, path := range []string{"/a", "/b"} {
-		tab.Track(net.Target{Hierarchy: unified, Slot: usage.Slot(i + 1), Kind: workload.Service, Path: path})
-	}
-	read(t, tab, true)
-	read(t, tab, true)
+	tab, c := services(t, 200, hostSpace)
 	c.exchange(11, 200, "10.0.0.1", usage.ClassNode, 1, 100)
 	c.exchange(12, hostSpace, "10.0.0.1", usage.ClassNode, 1, 200)
 	read(t, tab, false)
@@ -182,12 +186,7 @@ func TestConnectionsOfEnded(t *testing.T) {
 // TestConnectionsOfMany checks that the largest edges of very many stay, with what may be missing: a part of the edges, and what
 // the kernel had no room for.
 func TestConnectionsOfMany(t *testing.T) {
-	f := newFake(t)
-	f.classified("/a", 11, 7, hostSpace)
-	tab, c := connected(t, f)
-	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Service, Path: "/a"})
-	read(t, tab, true)
-	read(t, tab, true)
+	tab, c := services(t, hostSpace)
 	var whole int64
 	for i := range 2000 {
 		bytes := uint64(1 + i%7)
@@ -256,12 +255,7 @@ func TestConnectionsOfStrangers(t *testing.T) {
 // TestConnectionsOfMappedAddresses checks that an address that no packet may have, which any program can write into one, is not one of a peer: batches
 // with it would be refused.
 func TestConnectionsOfMappedAddresses(t *testing.T) {
-	f := newFake(t)
-	f.classified("/a", 11, 7, hostSpace)
-	tab, c := connected(t, f)
-	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Service, Path: "/a"})
-	read(t, tab, true)
-	read(t, tab, true)
+	tab, c := services(t, hostSpace)
 	c.exchange(11, hostSpace, "::ffff:10.0.0.1", usage.ClassZone, 1, 100)
 	c.exchange(11, hostSpace, "10.0.0.1", usage.ClassZone, 1, 7)
 	read(t, tab, true)
@@ -275,15 +269,7 @@ func TestConnectionsOfMappedAddresses(t *testing.T) {
 // TestPacketsOfConnections checks that a holder of a namespace has the packets that its interfaces count, and a workload in the machine's
 // those of the group.
 func TestPacketsOfConnections(t *testing.T) {
-	f := newFake(t)
-	f.classified("/a", 11, 7, 200)
-	f.classified("/b", 12, 8, hostSpace)
-	tab, c := connected(t, f)
-	for i, path := range []string{"/a", "/b"} {
-		tab.Track(net.Target{Hierarchy: unified, Slot: usage.Slot(i + 1), Kind: workload.Service, Path: path})
-	}
-	read(t, tab, true)
-	read(t, tab, true)
+	tab, c := services(t, 200, hostSpace)
 	for i, space := range []uint64{200, hostSpace} {
 		c.exchange(uint64(11+i), space, "10.0.0.1", usage.ClassNode, 9, 100)
 	}
