@@ -80,33 +80,31 @@ func (e *encoder) fields(v reflect.Value, first bool) {
 
 // periods appends the answers of periods.
 func (e *encoder) periods(list []Usage) {
-	e.b = append(e.b, '[')
-	for i := range list {
-		if i > 0 {
-			e.b = append(e.b, ',')
-		}
-		e.b = append(e.b, "\n{"...)
-		e.fields(reflect.ValueOf(&list[i]).Elem(), true)
-		e.b = append(e.b, '}')
-		e.flush(chunk)
-	}
+	e.objects(len(list), func(i int) { e.fields(reflect.ValueOf(&list[i]).Elem(), true) })
 	e.b = append(e.b, ']')
 }
 
-func (e *encoder) edges(list []Edge) {
+// objects appends the begin of a list of n objects, of which one appends the fields.
+func (e *encoder) objects(n int, one func(i int)) {
 	e.b = append(e.b, '[')
-	for i := range list {
+	for i := range n {
 		if i > 0 {
 			e.b = append(e.b, ',')
 		}
 		e.b = append(e.b, "\n{"...)
+		one(i)
+		e.b = append(e.b, '}')
+		e.flush(chunk)
+	}
+}
+
+func (e *encoder) edges(list []Edge) {
+	e.objects(len(list), func(i int) {
 		for k, p := range e.prefixes {
 			e.b = append(appendText(append(e.b, p...), list[i].Keys[k]), ',')
 		}
 		e.fields(reflect.ValueOf(&list[i]).Elem(), true)
-		e.b = append(e.b, '}')
-		e.flush(chunk)
-	}
+	})
 	e.b = append(e.b, "\n]"...)
 }
 
