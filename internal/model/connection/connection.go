@@ -162,8 +162,8 @@ func (s *Sketch) Sum() (sum Traffic) {
 	return sum
 }
 
-// Validate returns an error wrapping fault.ErrInvalid if s is none that agents make: it has more than [Top] edges, they are not in
-// order, an amount is negative, an error is more than Missed, or a sum does not fit.
+// Validate returns an error that wraps fault.ErrInvalid if s has more than [Top] edges, edges that are not in order, an address that no peer
+// has, a negative amount, an error above Missed, or a sum that does not fit.
 func (s *Sketch) Validate() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, fault.ErrInvalid)...)
